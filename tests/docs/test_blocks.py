@@ -37,7 +37,7 @@ ENGINES = "tests.conformance.test_engines"
 RECEIVING = "docs/how-to/receive-webhooks.md"
 
 RUN = [
-    Run("README.md", "python", None, f"{EXAMPLES}:test_the_readmes_lines_work"),
+    *(Run("README.md", fence, None, f"{EXAMPLES}:test_the_readmes_lines_work") for fence in ("python", "http")),
     Run(
         "docs/how-to/write-a-node-type.md",
         "python",

@@ -8,13 +8,15 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from queue import Queue
 from types import ModuleType
 from typing import Any
 
 import httpx
 import pytest
-from litestar import Litestar
 from sqlalchemy.ext.asyncio import create_async_engine
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser
@@ -25,6 +27,7 @@ from flowactions_hookspecs import Deferred, FlowActions, HostOrigin, Node, Outbo
 from tests.contract.wrap.django_host import django_host
 from tests.receivers.languages import LANGUAGES
 from tests.support import SmallHost, a_walk, development
+from tests.waiting import SAFETY_SECONDS
 
 ROOT = Path(__file__).parents[2]
 GUIDES = (
@@ -157,16 +160,32 @@ def test_what_the_guide_on_proving_shows_is_what_the_kit_has() -> None:
 
 
 def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's blocks mount the plugin and, once the host has started, call it."""
+    """Its host sends the request that it shows, and goes on with a node that waits for a user."""
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {
-        "Litestar": Litestar,
-        "MyHost": lambda: SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")),
-        "mine": [],
-        "walk": a_walk(pacing=Deferred(None)),
-        "node": Node(id="n", type="webhook"),
-        "step_id": None,
+    sent: Queue[str] = Queue()
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"])).decode()
+            head = [self.requestline, *(f"{name.lower()}: {value}" for name, value in self.headers.items())]
+            sent.put("\n".join([*head, "", body]))
+            self.send_response(200)
+            self.end_headers()
+
+    receiver = HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=receiver.serve_forever, daemon=True).start()
+    config = {
+        "webhookUrl": f"http://127.0.0.1:{receiver.server_port}/orders",
+        "webhookSecret": "a secret of the host's",
+        "webhookBody": '{"user": {{userId}}, "said": {{content}}}',
     }
+    node = Node(id="n", type="webhook", config=config)
+
+    async def stored_node(*_: str) -> Node:
+        return node
+
+    namespace: dict[str, Any] = {"stored_node": stored_node, "step_id": None, "node": node}
+    namespace["walk"] = a_walk(pacing=Deferred(None), user_id="zoe", content="two pizzas")
     mount, call = examples(ROOT / "README.md", namespace)
     mount.evaluate()
     lifespan = mount.namespace["actions"].lifespan()
@@ -174,9 +193,17 @@ def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         call.namespace["_run"] = runner.run
         runner.run(lifespan.__aenter__())
         call.evaluate()
+        arrived = runner.run(asyncio.to_thread(sent.get, timeout=SAFETY_SECONDS))
         runner.run(lifespan.__aexit__(None, None, None))
+    receiver.shutdown()
+    receiver.server_close()
     assert call.namespace["result"].status == "recorded"
-    assert [result.reason for result in call.namespace["advanced"].results] == ["missing_url"]
+    assert [result.status for result in call.namespace["advanced"].results] == ["queued"]
+    (shown,) = re.findall(r"^```http\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    head, _, body = shown.strip().partition("\n\n")
+    assert arrived.endswith(f"\n\n{body}")
+    for line in head.splitlines():
+        assert re.search(f"^{re.escape(line).replace('…', '.+')}$", arrived, re.MULTILINE), line
 
 
 def test_the_example_of_the_contract_works(tmp_path: Path) -> None:
@@ -208,9 +235,10 @@ def test_the_example_of_the_contract_works(tmp_path: Path) -> None:
 
 
 def test_the_readme_is_read_in_three_minutes() -> None:
-    """It has 450 words at most, tables apart, and its first forty lines hold both commands and say for whom it is."""
+    """It has 420 words at most, tables and code apart, and its first forty lines hold both commands and say for whom it is."""
     text = (ROOT / "README.md").read_text()
-    assert len(re.sub(r"^\|.*\n", "", text, flags=re.MULTILINE).split()) <= 450
+    words = re.sub(r"^\|.*\n|^```(?:python|http)\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(words.split()) <= 420
     beginning = "\n".join(text.splitlines()[:40])
     assert "flowactions-demo" in beginning
     assert "-m pytest" in beginning
