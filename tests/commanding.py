@@ -39,14 +39,13 @@ class Ended(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    *arguments: str, cwd: Path, stdout: int, stderr: int, stdin: int | None = None, **settings: str
+    *arguments: str, cwd: Path, stdout: int, stderr: int, **settings: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run a command while the block runs; killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "flowactions_plugin.cli", *arguments),
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
-        stdin=stdin,
         stdout=stdout,
         stderr=stderr,
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from sqlalchemy import insert, select, update
 
+from flowactions_plugin.cli.tools import MOST_WRITTEN
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.storage import schema
-from tests.commanding import ROOT, command, running
+from tests.commanding import ROOT, command
+from tests.docs.fences import blocks_of
 from tests.outages import Outage
 from tests.queueing import Queue
 from tests.rings import sampled
+from tests.support import development
 from tests.waiting import SAFETY_SECONDS
 
 if TYPE_CHECKING:
@@ -191,12 +195,12 @@ async def test_what_an_agent_changes_is_audited(serve: Serve, queue: Queue, mode
             "https://h:443"
         ]
         assert await read(client, "destinations_write", **{**paused, "action": "resume"}) == {"changed": True}
-    assert [await state(queue, each) for each in (dead, waiting)] == ["retrying", "dead"]
+    assert [await state(queue, each) for each in (dead, waiting)] == ["pending", "dead"]
     lines = await audited(queue)
     assert [line.action for line in lines] == ["retry", "cancel", "pause", "resume"]
     assert lines[0].reason == "fixed"
     for line in lines:
-        assert (line.actor_name, line.actor_role) == (f"agent:claude\\u202e\\n{'x' * 72}", "command")
+        assert (line.actor_name, line.actor_role) == (f"agent:claude\\u202e\\n{'x' * 66}", "command")
         assert line.actor_id
 
 
@@ -317,6 +321,18 @@ async def test_a_database_that_is_away_is_an_error(serve: Serve, postgres_url: s
         await read(client, "overview_read")
 
 
+async def test_the_guide_configures_a_client(serve: Serve, queue: Queue) -> None:
+    """Its arguments start the server, and it names every tool and the bound of a result."""
+    page = ROOT / "docs" / "how-to" / "agents.md"
+    (block,) = blocks_of(page)
+    configured = json.loads(block.text)["mcpServers"]["flowactions"]
+    assert (configured["args"][0], [*configured["env"]]) == ("mcp", ["FLOWACTIONS_DATABASE_URL"])
+    async with serve(*configured["args"][1:], "--allow-write", "--bodies") as client:
+        names = {tool.name for tool in (await client.list_tools()).tools}
+    assert {*re.findall(r"`(\w+_(?:read|write))`", page.read_text())} == names
+    assert f"{MOST_WRITTEN:,} characters" in page.read_text()
+
+
 HOST = """
 from tests.support import SmallHost
 import os
@@ -328,28 +344,26 @@ def make():
 """
 
 
-async def test_standard_output_carries_the_protocol_alone(
-    serve: Serve, sqlite_url: str, tmp_path: Path
-) -> None:
+async def test_standard_output_carries_the_protocol_alone(sqlite_url: str, tmp_path: Path) -> None:
     """What a host prints, or a program of it, goes to standard error, and so does the log."""
     (tmp_path / "printing.py").write_text(HOST)
-    settings = {"FLOWACTIONS_DATABASE_URL": sqlite_url, "FLOWACTIONS_ENVIRONMENT": "development"}
-    async with running(
-        *("--log-level", "debug", "mcp", "--host", "printing:make"),
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowactions_plugin.cli", "--log-level", "debug"),
+        *("mcp", "--host", "printing:make"),
         cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **development(sqlite_url)},
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        stdin=asyncio.subprocess.PIPE,
-        **settings,
-    ) as process:
-        hello = {
-            "protocolVersion": "2025-06-18",
-            "capabilities": {},
-            "clientInfo": {"name": "n", "version": "1"},
-        }
-        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-        async with asyncio.timeout(SAFETY_SECONDS):
-            out, err = await process.communicate(f"{json.dumps(message)}\n".encode())
+    )
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "n", "version": "1"},
+    }
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    async with asyncio.timeout(SAFETY_SECONDS):
+        out, err = await process.communicate(f"{json.dumps(message)}\n".encode())
     (line,) = out.decode().splitlines()
     assert json.loads(line)["result"]["serverInfo"]["name"] == "flowactions"
     assert b"a host that prints" in err
