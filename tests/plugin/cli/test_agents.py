@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from sqlalchemy import insert, select, update
 
+from flowactions_plugin.cli.changing import NOT_CHANGED
 from flowactions_plugin.cli.tools import MOST_WRITTEN
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.storage import schema
@@ -186,7 +187,7 @@ async def test_what_an_agent_changes_is_audited(serve: Serve, queue: Queue, mode
         assert "get a webhook twice" in (tools["deliveries_write"].description or "")
         none = new_id(1.0)
         done = await read(client, "deliveries_write", action="retry", ids=[dead, none], reason="fixed")
-        assert done == {"changed": [dead], "notChanged": [none]}
+        assert done == {"changed": [dead], "notChanged": [none], "why": NOT_CHANGED}
         assert (await read(client, "deliveries_write", action="cancel", ids=[waiting]))["changed"] == [waiting]
         paused = {"action": "pause", "destination": "https://h/x", "organization": "acme"}
         assert await read(client, "destinations_write", **paused) == {"changed": True}
@@ -242,7 +243,7 @@ async def test_a_server_of_one_organization_sees_no_other(serve: Serve, queue: Q
         assert await refused(client, "deliveries_read", id=other) == "no delivery has this id"
         assert (await read(client, "overview_read", organization="acme"))["dead"]["number"] == 1
         done = await read(client, "deliveries_write", action="retry", ids=[other])
-        assert done == {"changed": [], "notChanged": [other]}
+        assert done == {"changed": [], "notChanged": [other], "why": NOT_CHANGED}
         assert (await read(client, "deliveries_write", action="retry", filter="all"))["count"] == 1
         paused = {"action": "pause", "destination": "https://h", "organization": "other"}
         for tool, asked in (
@@ -306,9 +307,9 @@ async def test_a_result_is_bounded(serve: Serve, queue: Queue) -> None:
     assert len(page) <= 60_000
     assert len(json.loads(page)["rows"]) == 50
     assert len(following["rows"]) == 11
-    assert json.loads(page)["rows"][0]["url"].endswith("y…")
+    assert json.loads(page)["rows"][0]["url"].endswith("y… (cut)")
     assert len(one) <= 60_000
-    assert json.loads(one)["row"]["body"]["text"].endswith("ä…")
+    assert json.loads(one)["row"]["body"]["text"].endswith("ä… (cut)")
 
 
 async def test_a_database_that_is_away_is_an_error(serve: Serve, postgres_url: str) -> None:
