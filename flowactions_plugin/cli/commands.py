@@ -15,6 +15,7 @@ from flowactions_plugin.cli.frame import (
     NEWER_TABLES,
     SETTINGS,
     STALLED,
+    TABLES_EXITS,
     Command,
     command,
     host_option,
@@ -338,6 +339,20 @@ COMMANDS: Final = (
             DONE: "stopped by Ctrl+C or SIGTERM",
             2: "the address cannot be used, or an option is wrong",
         },
+    ),
+    command(
+        "mcp",
+        "agents:serve",
+        """Serve tools for agents, by the Model Context Protocol over standard input and output.
+
+        An agent's client starts it. It needs the extra 'agents'. The tools read deliveries and destinations, as a member sees them
+        who may only read. They do what other commands do, and the audit names the agent.
+        """,
+        host_option(),
+        organization_option("Only for this organization; without it, for all."),
+        option("--allow-write", "Add the tools that retry, cancel, pause and resume.", is_flag=True),
+        option("--bodies", "Show bodies, and what receivers answered: other people wrote them.", is_flag=True),
+        exits={DONE: "the client has closed standard input", **TABLES_EXITS},
     ),
     command(
         "keygen",

@@ -129,7 +129,7 @@ def _run(work: str | Callable[..., Any], options: dict[str, Any], *, opens: bool
     except (BrokenPipeError, click.ClickException, click.Abort):
         raise  # click ends with 1, and without a word, when whoever reads the output has enough
     except FlowActionsError as exc:
-        message, code = _advice(exc)
+        message, code = advice(exc)
     except Exception as exc:  # printed in the same form as all others
         message, code = f"failed unexpectedly: {summary(exc)}", FAILED
         log = logging.getLogger("flowactions.cli")
@@ -173,7 +173,7 @@ def _say(message: str) -> None:
     status(f"{PROGRAM}: {' '.join(message.split())}")
 
 
-def _advice(exc: FlowActionsError) -> tuple[str, int]:
+def advice(exc: FlowActionsError) -> tuple[str, int]:
     """Return what an error says, and its exit status; the plugin's own errors say what to do."""
     from flowactions_hookspecs import HostInvalid, SettingsInvalid
     from flowactions_plugin import errors

@@ -134,7 +134,7 @@ def failing_nodes(
         bad = [row for row in last_rows if row.status != "delivered"]
         if len(bad) >= LEAST_FAILED and 2 * len(bad) > len(last_rows):
             reason = bad[0].last_error or answered(bad[0].last_status_code) or ""
-            if scope.organization_id is not None:
+            if not scope.reads_inner:
                 reason = reason_for_tenants(reason, bad[0].url)
             key = (node.organization_id, node.flow_id, node.node_id)
             found.append(FailingNode(*key, len(bad), len(last_rows), reason))

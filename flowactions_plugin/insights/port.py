@@ -222,11 +222,11 @@ class Insights:
             now = self._database.time_on(connection)
             workers, limited = standing.workers_of(connection, scope, now)
             names = {token_prefix(each.id): each.name for each in workers}
-            facts = detail_of(row, log, now, names, for_operators=scope.organization_id is None)
+            facts = detail_of(row, log, now, names, for_operators=scope.reads_inner)
             pause = _pause(connection, scope, row)
             before = _before(connection, row)
             holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
-            if holder is not None and scope.organization_id is not None:
+            if holder is not None and not scope.reads_inner:
                 # Names of machines are the operators'.
                 holder = replace(holder, name="")
             since = limited.get(facts.organization_id, {}).get(facts.destination)

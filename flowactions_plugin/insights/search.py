@@ -234,7 +234,7 @@ def page(
     elif since:
         following, looked_back_to = since, time_of(since)
     return Page(
-        rows=[delivery_of(row, for_operators=scope.organization_id is None) for row in rows[:limit]],
+        rows=[delivery_of(row, for_operators=scope.reads_inner) for row in rows[:limit]],
         next_cursor=following,
         looked_back_to=looked_back_to,
     )

@@ -127,7 +127,7 @@ def read_facts(
         chat=counted_to(COUNT_LIMIT, first.chat),
         blocked=[
             Blocked(
-                row.reason if sees_all else reason_for_tenants(row.reason, ""),
+                row.reason if scope.reads_inner else reason_for_tenants(row.reason, ""),
                 Counted(number=row.number, exact=waiting <= COUNT_LIMIT),
                 row.organizations,
                 row.since,
@@ -256,14 +256,16 @@ def _unsent(connection: Connection, scope: Scope, now: int) -> list[Unsent]:
     rows = select(*columns).where(UNSENT, outbox.c.finished_at >= now - DAY_MS).limit(inline(UNSENT_READ))
     if scope.organization_id is None:
         found = connection.execute(rows.order_by(outbox.c.finished_at.desc())).all()
-        return [_unsent_row(row, row.last_error or "") for row in found]
+        return [_unsent_row(row, scope) for row in found]
     # By an index of the organization's failures, so that it reads no other's.
     mine = rows.where(FAILED, *of_scope(outbox, scope)).order_by(outbox.c.id.desc())
     found = sorted(connection.execute(mine).all(), key=lambda row: -row.finished_at)
-    return [_unsent_row(row, reason_for_tenants(row.last_error or "", "")) for row in found]
+    return [_unsent_row(row, scope) for row in found]
 
 
-def _unsent_row(row: Row[Any], reason: str) -> Unsent:
+def _unsent_row(row: Row[Any], scope: Scope) -> Unsent:
+    reason = row.last_error or ""
+    reason = reason if scope.reads_inner else reason_for_tenants(reason, "")
     return Unsent(row.organization_id, row.flow_id, row.node_id, reason, row.finished_at)
 
 
@@ -468,7 +470,7 @@ def _paused(table: Any) -> ColumnElement[int]:
 
 def _state(row: Row[Any], scope: Scope, limited: Limited) -> DestinationState:
     reason = row.last_reason or row.last_error
-    if scope.organization_id is not None:
+    if not scope.reads_inner:
         reason = reason_for_tenants(reason or "", row.destination) or None
     return struct_of(
         row,

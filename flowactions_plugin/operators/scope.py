@@ -23,6 +23,11 @@ class Scope(NamedTuple):
     organization_id: str | None = None
     hides_operators: bool = False
 
+    @property
+    def reads_inner(self) -> bool:
+        """Whether who looks may read in reasons what concerns this side: addresses, settings, errors, names of machines."""
+        return self.organization_id is None and not self.hides_operators
+
     def allows(self, organization_id: str) -> bool:
         """Return whether something of an organization is within the scope."""
         return self.organization_id is None or self.organization_id == organization_id

@@ -30,7 +30,8 @@ def imported(package: Path) -> set[str]:
 def test_the_plugin_knows_a_host_by_the_contract_only() -> None:
     """What it imports is the contract, the standard library and its dependencies: no flow engine (§1.7)."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["fast"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["fast"], *extras["agents"]]
     names = {requirement.partition("[")[0].partition(">")[0] for requirement in wanted}
     others = imported(ROOT / PLUGIN) - set(sys.stdlib_module_names) - {PLUGIN}
     assert CONTRACT in others

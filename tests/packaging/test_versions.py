@@ -73,7 +73,9 @@ def test_the_selection_is_there() -> None:
 
 def test_every_dependency_has_a_lower_bound_and_no_upper_one() -> None:
     """Of all extras, too."""
-    listed = [each for name in ("fast", "demo", "conformance", "test", "docs") for each in extra(name)]
+    listed = [
+        each for name in ("agents", "fast", "demo", "conformance", "test", "docs") for each in extra(name)
+    ]
     for requirement in (*PROJECT["dependencies"], *listed):
         bounds = requirement.partition(";")[0]
         assert ">=" in bounds, requirement

@@ -33,6 +33,7 @@ OLDEST = (3, 11)
 
 SMOKE = (
     "tests/contract/test_structs.py",
+    "tests/plugin/cli/test_agents.py",
     "tests/plugin/cli/test_output.py",
     "tests/plugin/egress/test_attempt.py",
     "tests/plugin/pages/test_sessions.py",
@@ -151,7 +152,13 @@ def attempt(trial: Trial, uv: str, wheel: Path, folder: Path, *, everything: boo
     run([uv, "venv", "--quiet", "--no-python-downloads", "--python", str(trial.python), str(home)], folder)
     resolution = "lowest-direct" if trial.oldest else "highest"
     install = [uv, "pip", "install", "--quiet", "--no-python-downloads", "--python", str(bin_ / "python")]
-    chosen = ["--resolution", resolution, "-r", "pyproject.toml", "--extra", "demo", "--extra", "fast"]
+    chosen = [
+        "--resolution",
+        resolution,
+        "-r",
+        "pyproject.toml",
+        *(f"--extra={each}" for each in ("agents", "demo", "fast")),
+    ]
     # Dependencies of pyproject.toml are direct ones only where it is named.
     run([*install, *chosen], ROOT)
     # What tests with: always the newest that goes with these.

@@ -40,9 +40,8 @@ async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
     assert (await why(token_prefix(ids[1]))).startswith(claimed)
     assert (await why("")).startswith("It is claimed by a worker for attempt 1 since ")
     # Names of machines are the operators'.
-    assert (await why(token_prefix(ids[1]), Scope("acme"))).startswith(
-        "It is claimed by a worker for attempt 1"
-    )
+    for scope in (Scope("acme"), Scope(None, hides_operators=True)):
+        assert (await why(token_prefix(ids[1]), scope)).startswith("It is claimed by a worker for attempt 1")
     await queue.run(f"UPDATE flowactions_workers SET last_seen_at = 1 WHERE id = '{ids[2]}'")  # noqa: S608
     assert (await why(token_prefix(ids[2]))).startswith(
         "It is claimed by worker w2, which does not answer since 1970-01-01T00:00:00Z, for attempt 1 since "

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from sqlalchemy import insert
 
+from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.views import delivery_of, detail_of
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage import schema
 from tests.queueing import Queue
 
 
@@ -151,3 +155,24 @@ async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> 
         found = await queries.delivery(scope, row_id)
         assert found is not None
         assert (listed.last_error, found.row.last_error) == (reason, reason)
+
+
+async def test_who_is_not_shown_operators_reads_no_inner_parts_anywhere(queue: Queue) -> None:
+    """Of all organizations, as of one: in findings of nodes, of what waits and of what was not sent, and in destinations."""
+    now, inner = round(time.time() * 1000), "Requests to 10.0.0.1 are not allowed (private)."
+    dead = {"status": "dead", "last_error": inner, "finished_at": now, "attempts": 1, "next_attempt_at": 0}
+    for _ in range(3):
+        await queue.put(id=new_id(time.time()), state={**dead, "error_class": "http_5xx"})
+    await queue.put(id=new_id(time.time()), state={**dead, "error_class": "not_sent"})
+    await queue.put(id=new_id(time.time()), state={"last_error": inner, "waiting_since": now - 60_000})
+    place = {"organization_id": "acme", "destination": "https://h:443", "last_reason": inner, "updated_at": now}
+    place |= {"failing_since": now - 9, "last_failure_at": now, "failures_in_row": 30, "last_error": "network"}
+    await queue.run(insert(schema.destinations).values(place))
+    queries = Insights(queue.database, read_settings({}))
+    places = []
+    for scope in (Scope(), Scope(None, hides_operators=True), Scope("acme")):
+        overview = await queries.overview(scope)
+        listed, _ = await queries.destinations(scope, 5)
+        texts = {each.about: each.words for each in overview.findings} | {"listed": str(listed)}
+        places.append({about for about, text in texts.items() if "10.0.0.1" in text})
+    assert places == [{"destination", "listed", "node", "unsent", "waiting"}, set(), set()]
