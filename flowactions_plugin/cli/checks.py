@@ -120,7 +120,8 @@ async def check_egress(context: CommandContext, url: str) -> Said:
         except EgressRefused as exc:
             advice = "no webhook should be sent there: correct the URL"
             if str(exc).endswith(HOW_TO_ALLOW):
-                advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks_of(address)}"
+                allow = networks_of(address) if is_address(host) else host.removesuffix(".")
+                advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={allow}"
             return Said("failed", f"{host} at {address} would be refused: {exc}", advice)
     return Said("ok", f"{host} at {', '.join(addresses)} would be sent {way}; port {destination.port}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.settings.model import Settings
@@ -14,6 +14,12 @@ class Advice(NamedTuple):
 
     words: str
     advice: str
+
+
+OWN_ZONES: Final = frozenset(
+    f"*.{each}" for each in ("internal", "local", "localhost", "test", "home", "corp", "lan")
+)
+"""Endings of names that nobody can register."""
 
 
 def pace_of(settings: Settings) -> Advice | None:
@@ -27,11 +33,19 @@ def pace_of(settings: Settings) -> Advice | None:
 
 def warnings_of(settings: Settings) -> Iterator[Advice]:
     """Return what works and is hardly meant so."""
-    everything = next((each for each in settings.egress_allow if each.prefixlen == 0), None)
+    everything = next((each for each in settings.egress_allow if getattr(each, "prefixlen", None) == 0), None)
     if everything is not None:
         yield Advice(
             f"FLOWACTIONS_EGRESS_ALLOW has {everything}: webhooks may go to every private and local address",
             "list only the networks of receivers that you know",
+        )
+    endings = {
+        each for each in map(str, settings.egress_allow) if each.startswith("*.") and each.count(".") == 1
+    }
+    for wide in sorted(endings - OWN_ZONES):
+        yield Advice(
+            f"FLOWACTIONS_EGRESS_ALLOW has {wide}: whoever registers such a name may send webhooks to private and local addresses",
+            "list only names of zones in which nobody else makes names",
         )
     if settings.environment == "production" and (settings.public_url or "").startswith("http:"):
         yield Advice(

@@ -10,7 +10,7 @@ import msgspec
 
 from flowactions_hookspecs import Host, SettingsInvalid, provides
 from flowactions_plugin.settings import readers
-from flowactions_plugin.settings.readers import AutoPause, Network
+from flowactions_plugin.settings.readers import Allowed, AutoPause
 from flowactions_plugin.storage.urls import parse_database_url
 
 PREFIX: Final = "FLOWACTIONS_"
@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: Annotated[int, readers.number(int, 1, 3650)] = 30
     idempotency_hours: Annotated[int, readers.number(int, 1, 8760)] = 24
     show_operators: bool = False
-    egress_allow: Annotated[tuple[Network, ...], readers.networks] = ()
+    egress_allow: Annotated[tuple[Allowed, ...], readers.destinations] = ()
     egress_proxy: Annotated[str | None, readers.proxy_url] = None
     egress_proxy_tunnel: Literal["https", "all"] = "https"
     egress_resolve: Literal["local", "proxy"] = "local"

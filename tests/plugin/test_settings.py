@@ -43,6 +43,17 @@ KEY = base64.b64encode(b"k" * 32).decode()
             "egress_allow",
             (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")),
         ),
+        (
+            "FLOWACTIONS_EGRESS_ALLOW",
+            "Hooks.Internal.Example., *.BÜCHER.example,10.0.0.0/8,localhost",
+            "egress_allow",
+            (
+                "hooks.internal.example",
+                "*.xn--bcher-kva.example",
+                ipaddress.ip_network("10.0.0.0/8"),
+                "localhost",
+            ),
+        ),
         ("FLOWACTIONS_EGRESS_PROXY", "http://proxy:3128/", "egress_proxy", "http://proxy:3128"),
         (
             "FLOWACTIONS_EGRESS_PROXY",
@@ -120,7 +131,30 @@ def test_every_field_has_a_setting_of_its_own() -> None:
             )
         ),
         ("FLOWACTIONS_EGRESS_ALLOW", "10.0.0.1/8"),
-        ("FLOWACTIONS_EGRESS_ALLOW", "everything"),
+        *(
+            ("FLOWACTIONS_EGRESS_ALLOW", text)
+            for text in (
+                "**.example.com",
+                "*.*.example.com",
+                "a.*.example.com",
+                "*hooks.example.com",
+                ".example.com",
+                "hooks..example.com",
+                "-a.example.com",
+                "hooks.example.com:443",
+                "https://hooks.example.com",
+                "hooks.example.com/x",
+                "10.0.0.256",
+                "10.0.0",
+                "0x7f",
+                "*.1",
+                "*.10.0.0.0/8",
+                "a b.example.com",
+                "b\u2044.example.com",
+                "x" * 64 + ".example.com",
+                "a." * 127 + "com",
+            )
+        ),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "c2hvcnQ="),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "not base64!"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "//evil.example"),
@@ -201,6 +235,8 @@ ENCODE = "percent-encoded (@ as %40)"
         ("CHAT_API_URL", "https://example.com/#x", "without a query or fragment"),
         ("CHAT_AUTHORIZE_URL", "https://exam ple.com", "without spaces"),
         ("FLOWACTIONS_EGRESS_ALLOW", "10.0.0.1/8", "networks such as 10.20.0.0/16"),
+        ("FLOWACTIONS_EGRESS_ALLOW", "*", "host names such as hooks.internal.example or *.internal.example"),
+        ("FLOWACTIONS_EGRESS_ALLOW", "*.", "host names such as hooks.internal.example or *.internal.example"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/c?x", "a path without a query"),
         *(
             ("FLOWACTIONS_AUTO_PAUSE", text, "must be off, or two values such as 20,30m")
