@@ -9,7 +9,7 @@ FlowActionsError (of the contract)
 ├── HostFailed             a method or object of the host failed or has the wrong type; the message names it
 ├── NodeFailed             a node type of a plugin does not do what the contract says; the message says what
 │   └── TransactionEnded   its write has ended, or tried to end, the transaction that it was given
-├── LeaseLost              this process was too slow, and another one has reclaimed the lease of deferred nodes
+├── LeaseLost              this process was too slow, and another one has the lease
 ├── EgressRefused          a rule forbids sending to this URL or address
 ├── SendFailed             a receiver gave no answer; the message says why
 │   ├── ClosedKept         it did not take a request on a connection that it had answered on before; of egress.connection
@@ -31,7 +31,6 @@ FlowActionsError (of the contract)
 ├── NotAuthentic           an inbound request is not signed by its provider; of inbound.requests
 ├── FilterInvalid          a search field cannot be read; the message names it and says what is allowed
 ├── ActionInvalid          a bulk action or a pause cannot be made as it is asked for; the message says why
-│   ├── SetChanged         its rows are others than those that were shown
 │   ├── ActionForbidden    an operator has begun it, and only operators may end it
 │   └── TooManyPauses      the organization has paused as many destinations as it may
 ├── RequestInvalid         a request's body is not JSON that all parsers read alike, or holds no valid event
@@ -54,6 +53,7 @@ class StorageUnavailable(FlowActionsError):
         code: the error's SQLSTATE, or SQLite's name of it, if it has one.
         repeatable: whether a transaction of the plugin's own was rolled back because it conflicted with another one.
         may_be_written: whether the database was asked to commit and did not answer.
+        obstacle: who holds a lock, or which rights are missing, for operators; ``None``: it is not known.
     """
 
     def __init__(self, message: str | None = None, code: str | None = None) -> None:
@@ -61,6 +61,7 @@ class StorageUnavailable(FlowActionsError):
         self.code = code
         self.repeatable = False
         self.may_be_written = False
+        self.obstacle: str | None = None
 
 
 class SchemaOutdated(StorageUnavailable):
@@ -174,10 +175,6 @@ class FilterInvalid(FlowActionsError):
 
 class ActionInvalid(FlowActionsError):
     """A bulk action or a pause cannot be made as it is asked for."""
-
-
-class SetChanged(ActionInvalid):
-    """The rows are others than those that were shown: look at them again."""
 
 
 class ActionForbidden(ActionInvalid):

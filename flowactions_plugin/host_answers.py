@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from functools import cache
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host, Node, Operator, Walk
-from flowactions_hookspecs.checks import id_fault
+from flowactions_hookspecs.checks import id_fault, path_id_fault
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.structs import fields_of
 
@@ -135,8 +135,10 @@ def _invalid(message: str) -> HostFailed:
     return HostFailed(message)
 
 
-def _faults(value: object, expected: Any, at: str, *, is_id: bool = False) -> Iterator[str]:
-    """Find what is wrong with a value: its place in the answer, and what it is."""
+def _faults(
+    value: object, expected: Any, at: str, id_fault_of: Callable[[object], str | None] | None = None
+) -> Iterator[str]:
+    """Find what is wrong with a value, which may be an id: its place in the answer, and what it is."""
     # The contract's unions are of one type and None.
     kind, *others = get_args(expected) if isinstance(expected, UnionType) else (expected,)
     if value is None and NoneType in others:
@@ -147,12 +149,14 @@ def _faults(value: object, expected: Any, at: str, *, is_id: bool = False) -> It
         yield f"{at} is {_article(value)}, not {_words(kind)}"
     elif origin in {Sequence, frozenset}:
         for index, each in enumerate(value):
-            yield from _faults(each, get_args(kind)[0], f"{at}[{index}]", is_id=is_id)
+            yield from _faults(each, get_args(kind)[0], f"{at}[{index}]", id_fault_of)
     elif isinstance(value, msgspec.Struct):
         for field in fields_of(kind):
             holds_id = kind in STORED and field.name not in NAMES
-            yield from _faults(getattr(value, field.name), field.type, f"{at}.{field.name}", is_id=holds_id)
-    elif is_id and kind is str and (fault := id_fault(value)):
+            of_agents = field.name == "agent_ids" or (kind is Agent and field.name == "id")
+            fault_of = (path_id_fault if of_agents else id_fault) if holds_id else None
+            yield from _faults(getattr(value, field.name), field.type, f"{at}.{field.name}", fault_of)
+    elif id_fault_of is not None and kind is str and (fault := id_fault_of(value)):
         yield f"{at} {fault}"
 
 

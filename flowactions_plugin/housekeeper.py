@@ -1,7 +1,7 @@
 """The housekeeper: one loop for all that a worker does now and then, beside delivering.
 
-Each entry runs as a short task of its own, never twice at once, so a slow one delays no other. While the database is away none
-begins: the housekeeper alone tries whether it is back.
+Each entry runs as a short task of its own, never twice at once, so a slow one delays no other. While the queue cannot be used none
+begins, but for those that say that this process lives: the housekeeper alone tries whether it is back.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ class Entry(NamedTuple):
         seconds: about how long after its end it is done again.
         work: does it once; returns after how many seconds it wants to be done again; ``None``: after the usual ones.
         bound: how many seconds it may take; then it is cancelled.
+        always: whether it is done also while the queue cannot be used: a lock or a missing right may concern one table.
     """
 
     name: str
     seconds: float
     work: Callable[[], Awaitable[float | None]]
     bound: float
+    always: bool = False
 
 
 class Housekeeper:
@@ -68,20 +70,22 @@ class Housekeeper:
         """Do everything at once, and then what is due, until cancelled; what is being done then is cancelled and waited for."""
         clock = asyncio.get_running_loop().time
         due = dict.fromkeys(self._entries, clock())
-        doing: dict[asyncio.Task[float], Entry] = {}
+        doing: dict[asyncio.Task[float], Entry | None] = {}
         try:
             while True:
-                if self._is_away:
-                    await self._wait_for_database()
-                for entry in [each for each, at in due.items() if at <= clock()]:
-                    del due[entry]
+                if self._is_away and None not in doing.values():
+                    doing[asyncio.create_task(self._wait_for_database())] = None
+                may = {each: at for each, at in due.items() if each.always or not self._is_away}
+                for entry in [each for each, at in may.items() if at <= clock()]:
+                    del due[entry], may[entry]
                     doing[asyncio.create_task(self._do(entry), name=f"flowactions {entry.name}")] = entry
-                pause = max(0.0, min(due.values()) - clock()) if due else None
+                pause = max(0.0, min(may.values()) - clock()) if may else None
                 if doing:
                     done, _ = await asyncio.wait(doing, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
                         wait = task.result() * (1 + JITTER * self._chance())
-                        due[doing.pop(task)] = clock() + together(wait)
+                        if (ended := doing.pop(task)) is not None:
+                            due[ended] = clock() + together(wait)
                 else:
                     await asyncio.sleep(pause or 0.0)
         finally:
@@ -92,7 +96,7 @@ class Housekeeper:
             for entry in self._entries:
                 self._outage_log.ended(entry.name)
 
-    async def _wait_for_database(self) -> None:
+    async def _wait_for_database(self) -> float:
         failures = 0
         while self._is_away:
             failures += 1
@@ -100,6 +104,7 @@ class Housekeeper:
             with suppress(StorageUnavailable):
                 await self._reach()
                 self._is_away = False
+        return 0.0
 
     async def _do(self, entry: Entry) -> float:
         """Do an entry once; return the seconds until it is due again."""

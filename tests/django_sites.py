@@ -31,6 +31,7 @@ def configure() -> None:
             ALLOWED_HOSTS=["*"],
             SECRET_KEY="not a secret, and the same in each process of a host",
             ROOT_URLCONF=NO_URLS,
+            INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes"],
             SESSION_ENGINE="django.contrib.sessions.backends.signed_cookies",
             DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
             LOGGING_CONFIG=None,

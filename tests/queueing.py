@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from sqlalchemy import Executable, text
+from sqlalchemy import Executable, text, update
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
@@ -37,6 +37,7 @@ from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery, Timing, T
 from flowactions_plugin.queue.scheduled import ScheduledClaims
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import outbox
 from tests.sending import as_transport, validate
 
 SOMEBODY = Actor("", "", "dashboard")
@@ -99,14 +100,10 @@ class Deliveries(Insights):
         """Retry the dead rows of a filter, as a bulk action does; give how many there were."""
         operations, scope = Operations(self._database), Scope(organization_id)
         preview = await operations.preview(scope, "retry", wanted)
-        if not preview.chosen.count:
-            return 0
-        action = await operations.change(
-            scope, preview.chosen, SOMEBODY, "", reset_attempts=reset_attempts, delay_seconds=0
-        )
-        while await Engine(self._database).run_step(action.id) is not None:
+        action = await operations.change(scope, preview.chosen, SOMEBODY, "", reset_attempts=reset_attempts)
+        while action is not None and await Engine(self._database).run_step(action.id) is not None:
             pass
-        return preview.chosen.count
+        return preview.count
 
     async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
         return await change_one(self._database, "cancel", row_id, Scope(organization_id), SOMEBODY, reason)
@@ -120,10 +117,13 @@ class Queue:
         self.store = OutboxStore(database, lease_seconds)
         self.queries = Deliveries(database)
 
-    async def put(self, **changes: Any) -> str:
+    async def put(self, *, state: Any = None, **changes: Any) -> str:
+        """Write a row; ``state``: columns that no enqueue writes, or writes otherwise, such as ``{"takeovers": 3}``."""
         delivery = a_delivery(**changes)
         async with self.database.write() as connection:
             await self.store.enqueue(delivery, connection)
+            if state:
+                await connection.execute(update(outbox).where(outbox.c.id == delivery.id).values(**state))
         return delivery.id
 
     async def complete(self, claim: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
@@ -171,7 +171,8 @@ def an_executor(
     timing = timing or Timing()
     transport, clock = as_transport(answer), queue.database.clock
     sender = Sender(transport, validate, clock, time.monotonic, lag, timing.deadline_seconds)
-    completer = Completer(queue.store, delivery_finished or nobody_listens)
+    sequences = queue.store._outbox.sequences
+    completer = Completer(queue.store, delivery_finished or nobody_listens, sequences=sequences)
     source = SecretSource(signing_secret or no_secret)
     return Executor(queue.store, sender, completer, source, timing, **options)
 

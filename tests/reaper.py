@@ -29,7 +29,10 @@ MEMORY: Final = Path("/dev/shm")  # noqa: S108  of Linux
 
 
 def begin() -> None:
-    """Start the reaper, and have temporary files in a folder of the run; once for a run and all its processes."""
+    """Start the reaper, have temporary files in a folder of the run, and bytecode written; once for a run and all its processes."""
+    # Otherwise each process that a test starts would compile the plugin anew, for half a second and more.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if VARIABLE in os.environ:
         return
     folder = tempfile.mkdtemp(prefix="flowactions-run-")

@@ -5,25 +5,39 @@ What is shared is a function of what it is made of: it is the same for each host
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from types import CodeType
+from importlib import import_module, metadata
+from types import CodeType, SimpleNamespace
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
+from litestar import Router
+from litestar._signature import SignatureModel
+from litestar.datastructures import ResponseHeader
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example
 from litestar.utils.signature import ParsedSignature
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
+from flowactions_hookspecs import PROJECT, plugins
+from flowactions_hookspecs import routes as declared
+from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.pages.rendering import Renderer
 
 
 @contextmanager
 def signatures() -> Iterator[None]:
-    """Have the signature of each function parsed once. Parsing takes half of the time of building a Litestar app.
+    """Have the signature of each function parsed once, and its model made once: half of the time of building a Litestar app.
 
-    A parsed signature is frozen, and depends on the function's code and its module alone.
+    A parsed signature is frozen, and depends on the function's code and its module alone; a model on what names are dependencies, too.
     """
     # Equal code in two modules is one key: copies of a host have types of their own.
     parsed: dict[tuple[str, CodeType], ParsedSignature] = {}
@@ -38,8 +52,31 @@ def signatures() -> Iterator[None]:
             parsed[key] = parse(fn, signature_namespace)
         return parsed[key]
 
+    models: dict[Any, type[SignatureModel]] = {}
+    make = SignatureModel.create
+
+    def create(fn: Any, dependency_name_set: set[str], **given: Any) -> type[SignatureModel]:
+        # Each app has its own, which are the same.
+        decoders = tuple(getattr(each, "func", each).__qualname__ for _, each in given["type_decoders"] or ())
+        names = frozenset(dependency_name_set)
+        key = (fn.__module__, getattr(fn, "__code__", fn), names, decoders, given["data_dto"])
+        if key not in models:
+            models[key] = make(fn=fn, dependency_name_set=dependency_name_set, **given)
+        return models[key]
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ParsedSignature, "from_fn", from_fn)
+        patched.setattr(SignatureModel, "create", create)
+        yield
+
+
+@contextmanager
+def certificates() -> Iterator[None]:
+    """Have the system's certificates read once, and not by each client of a test."""
+    with pytest.MonkeyPatch.context() as patched:
+        for client in (httpx, httpx2):
+            transports = import_module(f"{client.__name__}._transports.default")
+            patched.setattr(transports, "create_ssl_context", cache(transports.create_ssl_context))
         yield
 
 
@@ -50,6 +87,57 @@ def templates() -> Iterator[None]:
     made = cache(lambda: make(Renderer()))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Renderer, "_environment", property(lambda _: made()))
+        yield
+
+
+@contextmanager
+def routes() -> Iterator[None]:
+    """Have the routes of a plugin listed once, for which the loader builds an app, and their descriptions not copied by each app."""
+    listed: dict[Any, list[tuple[str, str]]] = {}
+    find = declared._routes
+
+    def found(plugin: str, handlers: Sequence[Any]) -> Iterable[tuple[str, str]]:
+        key = (plugin, *map(_outline, handlers))
+        if key not in listed:
+            listed[key] = list(find(plugin, handlers))
+        return listed[key]
+
+    kinds = dict.fromkeys((Example, ResponseHeader, ResponseSpec, RouteRules), lambda each, _memo: each)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(declared, "_routes", found)
+        for kind, same in kinds.items():
+            patched.setitem(copy._deepcopy_dispatch, kind, same)  # type: ignore[attr-defined]
+        yield
+
+
+def _outline(item: Any) -> Any:
+    """Return what the places of routes depend on, and whether Litestar can make them."""
+    if not isinstance(item, Router):
+        return _code(item), tuple(getattr(item, "paths", ()))
+    return item.path, *(
+        (route.path, *map(_code, getattr(route, "route_handlers", ()))) for route in item.routes
+    )
+
+
+def _code(handler: Any) -> Any:
+    function = getattr(handler, "fn", handler)
+    return getattr(function, "__code__", function)  # of OPTIONS, each route has a function of its own
+
+
+@contextmanager
+def distributions() -> Iterator[None]:
+    """Have the installed distributions searched for plugins once, as long as no folder of the path changes."""
+    found: dict[Any, list[metadata.Distribution]] = {}
+
+    def with_plugins() -> list[metadata.Distribution]:
+        key = tuple((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.exists(place))  # noqa: PTH110, PTH116
+        if key not in found:
+            every = metadata.distributions()
+            found[key] = [each for each in every if any(it.group == PROJECT for it in each.entry_points)]
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plugins, "metadata", SimpleNamespace(distributions=with_plugins))
         yield
 
 
@@ -79,3 +167,7 @@ def statements() -> Iterator[None]:
     event.listen(Engine, "engine_connect", share)
     yield
     event.remove(Engine, "engine_connect", share)
+
+
+EACH = (certificates, distributions, routes, signatures, statements, templates)
+"""All of these."""

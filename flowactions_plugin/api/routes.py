@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from litestar import Response, Router, get, post
-from litestar.di import NamedDependency, Provide
+from litestar import Request, Response, Router, get, post
+from litestar.di import NamedDependency
+from litestar.openapi.spec import Operation, Parameter, Schema
+from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
-from flowactions_plugin.clock import ID_PATTERN, system_clock
+from flowactions_plugin.clock import ID_PATTERN
 from flowactions_plugin.errors import ActionInvalid, EgressRefused, FilterInvalid
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
-from flowactions_plugin.http.openapi import of_one_host, openapi_spec
-from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
+from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard
+from flowactions_plugin.http.openapi import openapi_spec, plugin_router
+from flowactions_plugin.http.problems import WRONG_FORM, Problem
 from flowactions_plugin.http.strict import Moment, integer, moment, text
-from flowactions_plugin.insights.fields import FIELDS
-from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.filters import FIELDS, MOST_WORDS, Filter, Term, parse, value_of
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Counted, Delivery, DeliveryDetail, Kind
-from flowactions_plugin.operations.bulk import MOST_CANARY, MOST_RATE
+from flowactions_plugin.operations.bulk import MOST_RATE
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import Actor, Scope
@@ -49,16 +51,30 @@ OnceKey: TypeAlias = Annotated[
 ]
 """The header with which a caller may repeat a request."""
 
+IN_WORDS: Final = (
+    "The filter in words: `error:http_5xx,timeout destination:hooks.example.com -type:order.placed`."
+)
+
+IN_JSON: Final = tuple(field for field in FIELDS if field.json)
+"""The fields of the filter that the list and the bodies have by names of their own."""
+
 LIST_QUERY: Final = {
-    **{
-        each.json: moment if each.is_time else integer if each.name == "code" else text
-        for each in FIELDS
-        if each.json
-    },
+    **{each.json: moment if each.edge else integer if each.name == "code" else text for each in IN_JSON},
+    "q": text,
     "cursor": text,
     "limit": integer,
 }
-"""The filters of the list have the names that they have in bodies, and in filters everywhere."""
+"""The filters of the list have the names that they have in bodies."""
+
+
+@dataclass
+class ListOperation(Operation):
+    """The list in a host's OpenAPI document, with the fields of the filter."""
+
+    def __post_init__(self) -> None:
+        """Add the parameters."""
+        fields = (Parameter(each.json, "query", Schema(type=OpenAPIType.STRING), each.help) for each in IN_JSON)
+        self.parameters = [*fields, *(self.parameters or [])]
 
 
 class DeliveryPage(msgspec.Struct, rename="camel"):
@@ -114,37 +130,24 @@ class ResendAnswer(msgspec.Struct):
     data: ResentDelivery
 
 
-class Many(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
-    """Which deliveries: those that meet every filter that is given.
+class _Many(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
+    """Which deliveries: those that meet every filter that is given, and ``q``, which is one in words.
 
-    ``rate``: deliveries per second at the most; ``canary``: so many first; it stops when more than a tenth of their first
-    attempts fail.
+    ``rate``: deliveries per second at the most.
     """
 
     ids: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=1000)] | None = None
-    agent_id: Word | None = None
-    destination: Word | None = None
-    event_type: Word | None = None
-    event_id: Word | None = None
-    idempotency_key: Word | None = None
-    flow_id: Word | None = None
-    node_id: Word | None = None
-    error_class: Word | None = None
-    last_status_code: Code | None = msgspec.field(default=None, name="statusCode")
-    created_from: Moment | None = None
-    created_before: Moment | None = None
-    finished_from: Moment | None = None
-    finished_before: Moment | None = None
+    q: Annotated[str, msgspec.Meta(max_length=MOST_WORDS)] = ""
     rate: Annotated[float, msgspec.Meta(ge=0.01, le=MOST_RATE)] | None = None
-    canary: Annotated[int, msgspec.Meta(ge=0, le=MOST_CANARY)] = 0
     reason: Annotated[str, msgspec.Meta(max_length=MOST_REASON, pattern=NO_NUL_PATTERN)] = ""
 
     def filter(self) -> Filter:
         """Return what has to be met."""
-        return _filter({name: getattr(self, name) for name in self.__struct_fields__})
+        given = {each.json: getattr(self, each.column + each.edge, None) for each in IN_JSON}
+        return _filter(self.q, {**given, "ids": self.ids})
 
 
-class RetryMany(Many, rename="camel", kw_only=True, forbid_unknown_fields=True):
+class _RetryMany(_Many, kw_only=True):
     """Which dead deliveries to retry, by one filter at least.
 
     Attributes:
@@ -168,11 +171,34 @@ class RetryMany(Many, rename="camel", kw_only=True, forbid_unknown_fields=True):
         message = "does not go with a filter"
         if not filtered:
             message = "name a filter, or set it to true to retry every dead delivery"
-        raise Problem("invalid_request", WRONG_FORM, [{"path": "all", "message": message}])
+        raise _wrong("all", message)
 
 
-class ResendMany(Many, rename="camel", kw_only=True, forbid_unknown_fields=True):
+class _ResendMany(_Many, kw_only=True):
     """Which delivered webhooks to send again. One of ``ids``, ``eventId``, ``idempotencyKey`` and ``createdFrom`` is needed."""
+
+
+def _with_fields(base: type[_Many]) -> Any:
+    """Return a body with the fields of the filter."""
+    kinds = {"code": Code, **{each.name: Moment for each in IN_JSON if each.edge}}
+    fields = [
+        (
+            each.column + each.edge,
+            kinds.get(each.name, Word) | None,
+            msgspec.field(default=None, name=each.json),
+        )
+        for each in IN_JSON
+        if each.name != "status"
+    ]
+    kept = {"__doc__": base.__doc__}
+    return msgspec.defstruct(base.__name__[1:], fields, bases=(base,), namespace=kept, kw_only=True)
+
+
+if TYPE_CHECKING:
+    RetryMany: TypeAlias = _RetryMany
+    ResendMany: TypeAlias = _ResendMany
+else:
+    RetryMany, ResendMany = _with_fields(_RetryMany), _with_fields(_ResendMany)
 
 
 class Begun(msgspec.Struct, rename="camel"):
@@ -207,26 +233,17 @@ class Ports(NamedTuple):
     keys: IdempotencyKeys
 
 
-@get("/", summary="List deliveries", **openapi_spec("dashboard", {}, query=LIST_QUERY))
+@get(
+    "/",
+    summary="List deliveries",
+    operation_class=ListOperation,
+    **openapi_spec("dashboard", {}, query=LIST_QUERY),
+)
 async def list_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     ports: NamedDependency[Ports],
-    status: Annotated[Literal["pending", "retrying", "delivered", "dead"] | None, QueryParameter()] = None,
-    agent_id: Annotated[str | None, QueryParameter(name="agentId", pattern=NO_NUL_PATTERN)] = None,
-    destination: Annotated[str | None, QueryParameter(pattern=NO_NUL_PATTERN)] = None,
-    event_type: Annotated[str | None, QueryParameter(name="eventType", pattern=NO_NUL_PATTERN)] = None,
-    event_id: Annotated[str | None, QueryParameter(name="eventId", pattern=NO_NUL_PATTERN)] = None,
-    idempotency_key: Annotated[
-        str | None, QueryParameter(name="idempotencyKey", pattern=NO_NUL_PATTERN)
-    ] = None,
-    flow_id: Annotated[str | None, QueryParameter(name="flowId", pattern=NO_NUL_PATTERN)] = None,
-    node_id: Annotated[str | None, QueryParameter(name="nodeId", pattern=NO_NUL_PATTERN)] = None,
-    error_class: Annotated[str | None, QueryParameter(name="errorClass", pattern=NO_NUL_PATTERN)] = None,
-    last_status_code: Annotated[int | None, QueryParameter(name="statusCode", ge=100, le=999)] = None,
-    created_from: Annotated[datetime | None, QueryParameter(name="createdFrom")] = None,
-    created_before: Annotated[datetime | None, QueryParameter(name="createdBefore")] = None,
-    finished_from: Annotated[datetime | None, QueryParameter(name="finishedFrom")] = None,
-    finished_before: Annotated[datetime | None, QueryParameter(name="finishedBefore")] = None,
+    request: Request[Any, Any, Any],
+    q: Annotated[str, QueryParameter(description=IN_WORDS)] = "",
     cursor: Annotated[str | None, QueryParameter(pattern=ID_PATTERN)] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=PAGE_LIMIT)] = 50,
 ) -> DeliveryPage:
@@ -235,7 +252,7 @@ async def list_deliveries(
     With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
     ``nextCursor`` leads on as long as there are older ones.
     """
-    wanted = _filter(locals())  # the parameters have the names of the fields
+    wanted = _filter(q, {each.json: request.query_params.get(each.json) for each in IN_JSON})
     try:
         page = await ports.insights.deliveries(Scope(principal.organization_id), wanted, cursor, limit)
     except FilterInvalid as exc:
@@ -352,8 +369,7 @@ async def retry_deliveries(
 ) -> BegunAnswer:
     """Retry the dead deliveries that meet every given filter; without a filter, say ``all``.
 
-    Workers carry it out as a bulk action, at the rate that is given, beginning ten seconds later. Its page can stop it. Each
-    delivery gets one more attempt, or with ``resetAttempts`` all of its attempts again. An `Idempotency-Key` that was used
+    Workers carry it out as a bulk action, at the rate that is given. Its page can stop it. Each delivery gets one more attempt, or with ``resetAttempts`` all of its attempts again. An `Idempotency-Key` that was used
     before is answered as the first call.
     """
     return await _begin(principal, ports, "retry", data, key, reset_attempts=data.reset_attempts)
@@ -379,8 +395,7 @@ async def resend_deliveries(
 ) -> BegunAnswer:
     """Send the delivered webhooks again that meet every given filter, as new deliveries with the same event ids.
 
-    Workers carry it out as a bulk action, at the rate that is given, beginning ten seconds later. Its page can stop it.
-    Each call begins another action, except with an `Idempotency-Key` that was used before: it is answered as the first one.
+    Workers carry it out as a bulk action, at the rate that is given. Its page can stop it. Each call begins another action, except with an `Idempotency-Key` that was used before: it is answered as the first one.
     """
     return await _begin(principal, ports, "resend", data, key)
 
@@ -389,7 +404,7 @@ async def _begin(
     principal: DashboardPrincipal,
     ports: Ports,
     kind: Kind,
-    data: Many,
+    data: _Many,
     key: str | None,
     *,
     reset_attempts: bool = False,
@@ -398,9 +413,7 @@ async def _begin(
     wanted, scope = data.filter(), _scope(principal)
     once = _once(ports.keys, principal.organization_id, key, f"{kind}:")
     try:
-        preview = await ports.operations.preview(scope, kind, wanted, rate=data.rate)
-        if not preview.chosen.count:
-            return BegunAnswer(Begun(None, 0, preview.delivered))
+        preview = await ports.operations.preview(scope, kind, wanted)
         action = await ports.operations.change(
             scope,
             preview.chosen,
@@ -408,11 +421,12 @@ async def _begin(
             data.reason,
             reset_attempts=reset_attempts,
             rate=data.rate,
-            canary=data.canary,
             once=once,
         )
     except ActionInvalid as exc:
         raise Problem("invalid_request", str(exc)) from None
+    if action is None:
+        return BegunAnswer(Begun(None, 0, preview.delivered))
     return BegunAnswer(Begun(action.id, action.counted, preview.delivered))
 
 
@@ -428,21 +442,12 @@ def outbox_router(
         keys: the idempotency keys of callers.
     """
     ports = Ports(insights, operations, keys)
-    return Router(
+    return plugin_router(
         "/v1/webhooks/outbox",
-        route_handlers=of_one_host(
-            list_deliveries,
-            retry_deliveries,
-            resend_deliveries,
-            show_delivery,
-            cancel_delivery,
-            retry_delivery,
-            resend_delivery,
-        ),
-        dependencies={"principal": PRINCIPAL, "ports": Provide(lambda: ports, sync_to_thread=False)},
+        *(list_deliveries, retry_deliveries, resend_deliveries),
+        *(show_delivery, cancel_delivery, retry_delivery, resend_delivery),
+        dependencies={"principal": PRINCIPAL, "ports": ports},
         guards=[guard.guard()],
-        request_max_body_size=BODY_BYTES,
-        exception_handlers=HANDLERS,
         tags=["Webhook outbox"],
     )
 
@@ -472,21 +477,29 @@ def _once(keys: IdempotencyKeys, organization_id: str, key: str | None, what: st
     return KeyUse(keys, organization_id, what, key)
 
 
-def _filter(given: Mapping[str, Any]) -> Filter:
-    """Return the filter of parameters, each read as `FIELDS` says.
+def _filter(words: str, given: Mapping[str, Any]) -> Filter:
+    """Return the filter of words and of values by their names in JSON, each read as `FIELDS` says.
 
     Raises:
         Problem: a value cannot be used.
     """
-    values: dict[str, Any] = {}
+    try:
+        terms = list(parse(words).terms)
+    except FilterInvalid as exc:
+        raise _wrong("q", str(exc)) from None
     for field in FIELDS:
-        value = given.get(field.attribute)
-        if isinstance(value, datetime):
-            value = int(value.timestamp() * 1000)
-        elif isinstance(value, str):
-            try:
-                value = field.read(value, system_clock)
-            except (ValueError, EgressRefused) as exc:
-                raise _wrong(field.json, str(exc)) from None
-        values[field.attribute] = value
-    return Filter(**values)
+        value = given.get(field.json or "ids" if field.name != "organization" else "")
+        if value is None:
+            continue
+        if any(term.name == field.name and not term.excluded for term in terms):
+            raise _wrong("q", f"{field.name}: is given twice")
+        texts = (
+            value
+            if isinstance(value, tuple)
+            else [value.isoformat() if isinstance(value, datetime) else str(value)]
+        )
+        try:
+            terms.append(Term(field.name, tuple(value_of(field, each) for each in texts)))
+        except (ValueError, EgressRefused) as exc:
+            raise _wrong(field.json or "ids", str(exc)) from None
+    return Filter.made(terms)

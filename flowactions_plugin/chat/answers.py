@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from flowactions_plugin.chat.app import read_scopes
-from flowactions_plugin.chat.failures import REVOKED, AnswerTooLarge, ChatRefused
+from flowactions_plugin.chat.failures import REVOKED, UNREADABLE_ANSWER, AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.pickers import Choice, Page
 
 MAX_BYTES: Final = 1 << 22
@@ -41,8 +41,8 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping
         body: at most one byte more than `MAX_BYTES`.
 
     Raises:
-        AnswerTooLarge: the body is larger than `MAX_BYTES`, as received or decompressed.
-        ChatRefused: the call did not succeed; ``unreachable`` when the answer is malformed.
+        AnswerTooLarge: the body of a 2xx is larger than `MAX_BYTES`, as received or decompressed.
+        ChatRefused: the call did not succeed, or is not known to have.
     """
     asked = headers.get("retry-after", "").strip()
     retry_after = float(asked) if _SECONDS.fullmatch(asked) else None
@@ -53,30 +53,34 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping
     try:
         answer = _object(headers, body)
     except ChatRefused as refusal:
-        if status == 200:
+        if is_success(status):
             raise
         # The answer is from a proxy or a gateway.
         raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}") from refusal
-    if status == 200 and answer.get("ok") is True:
+    ok, code = answer.get("ok"), answer.get("error")
+    if is_success(status) and ok is True:
         return answer
-    code = answer.get("error")
-    if not isinstance(code, str) or _CODE.fullmatch(code) is None:
-        raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}, no error code")
-    if code in REVOKED and (status != 200 or answer.get("ok") is not False):
-        # The provider would have said it in the way of its own answers: this is a gateway or a portal before it.
-        raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}, {code}")
+    is_code = _is(_CODE, code)
+    # That a token is revoked, the provider says in the way of its own answers, and a gateway or a portal before it otherwise.
+    if not is_code or (code in REVOKED and not (is_success(status) and ok is False)):
+        said = "unreachable" if ok is False or not is_success(status) else UNREADABLE_ANSWER
+        words = f"HTTP status {status}, {code if is_code else 'no error code'}"
+        raise ChatRefused(said, retry_after, detail=words)
     provided = read_scopes(answer.get("provided"))
     needed = tuple(scope for scope in read_scopes(answer.get("needed")) if scope not in provided)
-    raise ChatRefused(code[:100], retry_after, needed=needed)
+    raise ChatRefused(str(code)[:100], retry_after, needed=needed)
+
+
+def is_success(status: int) -> bool:
+    """Return whether a status says that a call succeeded, if the body does not say otherwise."""
+    return 200 <= status < 300
 
 
 def _object(headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise _malformed("the answer's type is not JSON")
     try:
-        # JSON is UTF-8 (RFC 8259), whatever the charset says.
-        answer = json.loads(_decompressed(headers.get("content-encoding", ""), body).decode())
+        # JSON is UTF-8 (RFC 8259), whatever type and charset say; some servers put a byte order mark before it.
+        text = _decompressed(headers.get("content-encoding", ""), body).decode("utf-8-sig", "replace")
+        answer = json.loads(text)
     except (ValueError, RecursionError):
         raise _malformed("the answer is no JSON") from None
     if not isinstance(answer, dict):
@@ -209,4 +213,4 @@ def _is(form: re.Pattern[str], value: object) -> bool:
 
 
 def _malformed(detail: str) -> ChatRefused:
-    return ChatRefused("unreachable", detail=detail)
+    return ChatRefused(UNREADABLE_ANSWER, detail=detail)

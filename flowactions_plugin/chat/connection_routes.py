@@ -215,7 +215,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> R
             agents=[Named(agent.id, agent.name) for agent in agents],
         )
     )
-    return Response(card, headers={"ETag": f'"{stored.version}"'})
+    return Response(card, headers={"etag": f'"{stored.version}"'})
 
 
 def _last_error(stored: StoredConnection) -> LastError | None:

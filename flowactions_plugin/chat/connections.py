@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from typing import Final
 
 from flowactions_plugin.chat.answers import shown
 from flowactions_plugin.chat.app import SCOPES
@@ -16,12 +17,18 @@ from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow, Revocation, StoredConnection, usable_of
 from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, unseal_token, usable_token
 from flowactions_plugin.clock import Clock, new_id
-from flowactions_plugin.errors import NotConnected, SealBroken, StorageUnavailable
+from flowactions_plugin.errors import LeaseLost, NotConnected, SealBroken, StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.leases import renewing
 from flowactions_plugin.storage.sealing import KeyRing
 
 log = logging.getLogger("flowactions.chat")
+
+TURN_SECONDS: Final = 15
+"""The lease of a workspace's turn: a killed process keeps the others out for so long."""
+
+RENEW_SECONDS: Final = TURN_SECONDS / 3
 
 
 class Connections:
@@ -257,13 +264,16 @@ class Connections:
         """Keep everybody else, in all processes, from installing or revoking a token of this workspace."""
         holder = new_id(self._clock())
         end = time.monotonic() + 15
-        lease_ms = 30_000  # longer than the two calls of the provider that a turn lasts
-        while not await self._store.take_turn(team_id, holder, lease_ms):
+        while not await self._store.take_turn(team_id, holder, TURN_SECONDS * 1000):
             if time.monotonic() >= end:
                 raise ChatRefused("unreachable", detail="another install or revocation of the workspace waits")
             await asyncio.sleep(0.05)
+        renew = partial(self._store.renew_turn, team_id, holder, TURN_SECONDS * 1000)
         try:
-            yield
+            async with renewing(renew, TURN_SECONDS, RENEW_SECONDS):
+                yield
+        except LeaseLost:
+            raise ChatRefused("unreachable", detail="this install or revocation took too long") from None
         finally:
             # Otherwise its lease ends.
             with suppress(StorageUnavailable):

@@ -27,6 +27,12 @@ TRANSIENT: Final = THROTTLING | frozenset(
 REVOKED: Final = frozenset({"invalid_auth", "account_inactive", "token_revoked", "token_expired"})
 """Codes of a token that no longer works; not ``not_authed``: a token is sent with each call."""
 
+UNREADABLE_ANSWER: Final = "unreadable_answer"
+"""The code of a 2xx that is not in the provider's form. No call is repeated after it, for it may have succeeded."""
+
+MAYBE_POSTED: Final = "maybe_posted"
+"""The same of a message."""
+
 UNEXPECTED: Final = "send_failed"
 """The code of an error that is none of the provider's."""
 
@@ -64,6 +70,9 @@ ADVICE: Final = {
     "internal_error": PROVIDER_DOWN,
     "fatal_error": PROVIDER_DOWN,
     "unreachable": "The chat provider did not answer: try again later.",
+    UNREADABLE_ANSWER: f"The chat provider answered, but not as Slack does. {ASK_OPERATOR}",
+    MAYBE_POSTED: "The message may have been posted: look for it before you send it again. "
+    "The chat provider answered, but not as Slack does.",
     "token_unreadable": f"The stored token cannot be opened any more. {RECONNECT}",
     "token_rotation": f"The app gets tokens that expire, which are not supported. {ASK_OPERATOR}",
     "enterprise_install": "The app was installed for a whole organization at the provider: "
@@ -77,10 +86,16 @@ ADVICE: Final = {
     "bad_client_secret": f"The chat app's secret is set wrongly. {ASK_OPERATOR}",
     "invalid_client_id": f"The chat app's id is set wrongly. {ASK_OPERATOR}",
 }
-"""Code → what the author of a flow does. The provider's codes, and six of the plugin: ``unreachable``, ``token_unreadable``,
-``token_rotation``, ``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
+"""Code → what the author of a flow does. The provider's codes, and eight of the plugin: ``unreachable``, ``unreadable_answer``,
+``maybe_posted``, ``token_unreadable``, ``token_rotation``, ``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
+
+NOT_SLACK: Final = (
+    "Look at CHAT_API_URL, and at proxies on the way: an answer did not come from a Slack-compatible API."
+)
 
 FOR_OPERATORS: Final = {
+    UNREADABLE_ANSWER: NOT_SLACK,
+    MAYBE_POSTED: NOT_SLACK,
     "not_authed": "A proxy removes the header Authorization: look at that of FLOWACTIONS_EGRESS_PROXY, and at others.",
     "token_rotation": "Turn off token rotation in the settings of the app of CHAT_CLIENT_ID. If the provider refuses, make "
     "another app without it.",
@@ -121,10 +136,10 @@ class ChatRefused(FlowActionsError):
 
 
 class AnswerTooLarge(ChatRefused):
-    """The provider's answer is larger than the limit."""
+    """An answer is larger than the limit."""
 
     def __init__(self) -> None:
-        super().__init__("unreachable", detail="the answer is too large")
+        super().__init__(UNREADABLE_ANSWER, detail="the answer is too large")
 
 
 def code_with_detail(refusal: ChatRefused) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from flowactions_plugin.chat.failures import THROTTLED, ChatRefused
+from flowactions_plugin.chat.failures import THROTTLED, UNREADABLE_ANSWER, ChatRefused
 
 SEARCH_SECONDS: Final = 5.0
 """The time limit of a search."""
@@ -76,7 +76,9 @@ async def search(list_page: ListPage, text: str, cursor: str | None) -> Page:
                 if clock() + pause < ends:
                     await asyncio.sleep(pause)
                     continue
-            elif not refusal.transient or not (anything or refusal.throttled):
+            elif not (refusal.transient or refusal.code == UNREADABLE_ANSWER) or not (
+                anything or refusal.throttled
+            ):
                 raise refusal from None
             return Page(found, at or START, THROTTLED if refusal.throttled else PAUSED)
         anything = True

@@ -20,6 +20,7 @@ from flowactions_plugin.chat.answers import (
     TOKEN,
     channel_page,
     id_of,
+    is_success,
     member_page,
     name_of,
     object_of,
@@ -27,7 +28,7 @@ from flowactions_plugin.chat.answers import (
     read_answer,
 )
 from flowactions_plugin.chat.app import read_scopes
-from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.failures import MAYBE_POSTED, UNREADABLE_ANSWER, ChatRefused
 from flowactions_plugin.chat.pickers import Page
 
 if TYPE_CHECKING:
@@ -86,13 +87,18 @@ class SlackProvider:
         await self._session.aclose()
 
     async def post_message(self, token: str, channel: str, text: str) -> str:
-        """Post a message with mrkdwn on; returns its timestamp."""
-        answer = await self._call(
-            token,
-            lambda client: client.chat_postMessage(channel=channel, text=text, mrkdwn=True),
-            needs="chat:write",
-        )
-        return id_of(answer.data, "ts")
+        """Post a message with mrkdwn on; returns its timestamp, empty text if the answer has none."""
+        try:
+            answer = await self._call(
+                token,
+                lambda client: client.chat_postMessage(channel=channel, text=text, mrkdwn=True),
+                needs="chat:write",
+            )
+        except ChatRefused as refusal:
+            if refusal.code != UNREADABLE_ANSWER:
+                raise
+            raise ChatRefused(MAYBE_POSTED, detail=refusal.detail) from None
+        return optional_id(answer.data, "ts")
 
     async def open_dm(self, token: str, user: str) -> str:
         """Open or reuse the direct-message channel with a member; returns its id."""
@@ -196,8 +202,7 @@ class SlackProvider:
                 logger=_QUIET,
                 retry_handlers=[],
             )
-            async with asyncio.timeout(CALL_SECONDS):
-                return await call(client)
+            return await call(client)
         except ChatRefused as refusal:
             if refusal.code == "missing_scope" and not refusal.needed and needs is not None:
                 refusal.needed = (needs,)
@@ -217,9 +222,9 @@ def _import_client() -> type[AsyncWebClient]:
 class _Answer(NamedTuple):
     """A validated answer, in the form that the SDK expects."""
 
-    status: int
     headers: Mapping[str, str]
     data: Mapping[str, Any]
+    status: int = 200
     content_type: str = "application/json"
 
     async def json(self) -> Mapping[str, Any]:
@@ -244,14 +249,29 @@ class _Session:
     @asynccontextmanager
     async def request(self, method: str, url: str, **options: Any) -> AsyncIterator[_Answer]:
         """Send a request, and read its answer. The SDK's proxy, from the environment, is ignored."""
+        import aiohttp  # noqa: PLC0415  imported before, with the SDK
+
         options |= {"proxy": self._proxy, "allow_redirects": False}
-        response = await self._opened().request(method, url, **options)
+        ends = asyncio.get_running_loop().time() + CALL_SECONDS
         try:
-            body = await _read(response.content)
+            async with asyncio.timeout_at(ends):
+                response = await self._opened().request(method, url, **options)
+        except aiohttp.ClientResponseError as exc:
+            if isinstance(exc, aiohttp.ClientHttpProxyError):
+                raise
+            # Something has answered, so the call may have succeeded. aiohttp does not say with which status.
+            raise ChatRefused(UNREADABLE_ANSWER, detail="the answer is no HTTP, or has a flaw") from None
+        try:
+            async with asyncio.timeout_at(ends):
+                body = await _read(response.content)
+        except Exception as exc:
+            if not is_success(response.status):
+                raise
+            raise ChatRefused(UNREADABLE_ANSWER, detail=f"its body ended with {type(exc).__name__}") from None
         finally:
             response.close()
         headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
-        yield _Answer(response.status, headers, read_answer(response.status, headers, body))
+        yield _Answer(headers, read_answer(response.status, headers, body))
 
     def _opened(self) -> aiohttp.ClientSession:
         import aiohttp  # noqa: PLC0415  imported before, with the SDK

@@ -34,15 +34,15 @@ from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import system_clock
 from flowactions_plugin.errors import ConnectionChanged, NoDefaultChannel, NotConfigured, NotConnected
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard, read_body, sign_in_url
-from flowactions_plugin.http.openapi import RouteRules, of_one_host, openapi_spec
-from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard, read_body, sign_in_url
+from flowactions_plugin.http.openapi import RouteRules, openapi_spec, plugin_router
+from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
 from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer
 from flowactions_plugin.inbound.routes import Intake
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
-PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+PRIVATE_HEADERS: Final = {**NO_STORE, "Referrer-Policy": "no-referrer"}
 
 CODES: Final[Mapping[type[Exception], str]] = {
     NotConnected: "not_connected",
@@ -245,20 +245,17 @@ def chat_router(
 
     intake = Intake(database, telemetry, "chat", "flowactions.chat", EVENTS_PATH)
 
-    return Router(
+    return plugin_router(
         BASE_PATH,
-        route_handlers=of_one_host(
-            install, callback, show, disconnect, choose_channel, send_message, channels, members, events
-        ),
+        *(install, callback, show, disconnect, choose_channel, send_message, channels, members, events),
         dependencies={
             "principal": PRINCIPAL,
             "chat": Provide(configured_chat),
-            "host": Provide(lambda: host, sync_to_thread=False),
-            "dashboard_url": Provide(lambda: dashboard_url, sync_to_thread=False),
-            "intake": Provide(lambda: intake, sync_to_thread=False),
+            "host": host,
+            "dashboard_url": dashboard_url,
+            "intake": intake,
         },
         guards=[guard.guard()],
-        request_max_body_size=BODY_BYTES,
-        exception_handlers={**HANDLERS, Problem: problem, **dict.fromkeys(CODES, refused)},
+        errors={**HANDLERS, Problem: problem, **dict.fromkeys(CODES, refused)},
         tags=["Chat connection"],
     )

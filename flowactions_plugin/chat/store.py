@@ -13,7 +13,7 @@ from sqlalchemy.sql import Select
 from sqlalchemy.sql.dml import UpdateBase
 
 from flowactions_plugin.chat.app import in_order, read_scopes
-from flowactions_plugin.errors import ConnectionChanged
+from flowactions_plugin.errors import ConnectionChanged, LeaseLost
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import chat_connections, oauth_states
@@ -162,6 +162,14 @@ class ConnectionStore:
         expired = delete(oauth_states).where(turn, oauth_states.c.expires_at < now)
         added = self._database.sql.insert_unless_there(oauth_states).values(values)
         return await self._write(expired, added) == 1
+
+    async def renew_turn(self, team_id: str, holder: str, lease_ms: int) -> bool:
+        """Renew the lease of a workspace's turn; raise `LeaseLost` if another holder has taken it meanwhile."""
+        mine = oauth_states.c.id == _turn_of(team_id), oauth_states.c.browser == holder
+        renewed = update(oauth_states).where(*mine).values(expires_at=self._database.now() + lease_ms)
+        if not await self._write(renewed):
+            raise LeaseLost
+        return True
 
     async def end_turn(self, team_id: str, holder: str) -> None:
         """Free the turn of a workspace, if it is still this holder's."""

@@ -18,6 +18,7 @@ from flowactions_plugin.insights.results import Action, Kind
 from flowactions_plugin.log_text import plural, span
 from flowactions_plugin.operations.bulk import Preview
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 
 WORDS: Final = {
     "retry": ("Make {} due now", "due now"),
@@ -26,6 +27,9 @@ WORDS: Final = {
     "resend": ("Send {} again", "queued again"),
 }
 """What a command asks, and what it has done."""
+
+ALL: Final = "all"
+"""Instead of ids: without any filter."""
 
 NOT_CHANGED: Final = "no delivery has this id, or its state does not allow this"
 NOT_RESENT: Final = "not delivered, or retention or a purge has removed it: only what is kept can be sent again"
@@ -44,41 +48,38 @@ async def change(
     ids: Sequence[str],
     reason: str,
     yes: bool,
-    everything: bool = False,
+    where: str | None = None,
     reset_attempts: bool = False,
     rate: float | None = None,
-    canary: int = 0,
-    **given: str | None,
 ) -> int:
-    """Change the deliveries with some ids, or those that a filter selects.
+    """Change the deliveries with some ids, those that a filter selects, or all.
 
     Raises:
         CannotRun: it asks for nothing, or for too much.
-        FilterInvalid: a value of the filter is wrong.
-        SetChanged: the set is another than the one that was shown.
+        FilterInvalid: the filter is wrong.
     """
-    filtered = any(given.values())
-    if not ids and filtered == everything:
-        raise CannotRun("--all is for no filter at all" if filtered else "which ones? Give ids or a filter")
-    if ids:
-        if filtered or everything:
-            raise CannotRun("give ids, or a filter, and not both")
-        if rate is not None or canary:
-            raise CannotRun(
-                "--rate and --canary are for a filter: deliveries with these ids are changed at once"
-            )
+    if bool(ids) == bool(where):
+        raise CannotRun(
+            "give ids, or a filter, and not both" if ids else "which ones? Give ids, a filter, or all"
+        )
+    if ids and tuple(ids) != (ALL,):
+        if rate is not None:
+            raise CannotRun("--rate is for a filter: deliveries with these ids are changed at once")
         return await _single(context, kind, ids, reason, yes=yes, reset_attempts=reset_attempts)
-    wanted = filter_of(given)
-    scope, operations = Scope(wanted.organization_id), context.operations
-    preview = await operations.preview(scope, kind, wanted, rate=rate)
-    _show(preview)
-    if not preview.chosen.count:
+    wanted = filter_of(where)
+    scope, operations = Scope(wanted.only("organization")), context.operations
+    preview = await operations.preview(scope, kind, wanted)
+    _show(preview, rate)
+    if not preview.count:
         return DONE
-    if not _agreed(kind, preview.chosen.count, yes=yes):
+    if not _agreed(kind, preview.count, yes=yes):
         return FAILED
     action = await operations.change(
-        scope, preview.chosen, actor(), reason, reset_attempts=reset_attempts, rate=rate, canary=canary
+        scope, preview.chosen, actor(), reason, reset_attempts=reset_attempts, rate=rate
     )
+    if action is None:
+        line("nothing meets the filter any more")
+        return DONE
     action = await _followed(context, scope, action)
     return FAILED if action.state == "stopped" else DONE
 
@@ -92,7 +93,7 @@ async def _single(
         raise CannotRun("one of the ids is none; 'flowactions outbox list' shows them")
     if kind == "delete" and not _agreed(kind, len(ids), yes=yes):
         return FAILED
-    number = 0
+    number = sent = 0
     for each in ids:
         found = await context.operations.one(
             Scope(), kind, each, actor(), reason, reset_attempts=reset_attempts
@@ -102,8 +103,14 @@ async def _single(
             hint(f"{each}: {NOT_RESENT if kind == 'resend' else NOT_CHANGED}")
         elif kind == "resend":
             line(f"{each}: sent again as {found}")
-    line(f"{number} of {len(ids)} {WORDS[kind][1]}")
+        elif kind == "cancel" and (now := await context.insights.delivery(Scope(), each)) is not None:
+            sent += now.row.status == "delivered" or (now.row.last_error or "").endswith(MAY_BE_SENT)
+    line(f"{number - sent} of {len(ids)} {WORDS[kind][1]}{_sent(sent)}")
     return DONE if number == len(ids) else FAILED
+
+
+def _sent(number: int) -> str:
+    return f", {number:,} {'was' if number == 1 else 'were'} being sent" if number else ""
 
 
 def _agreed(kind: Kind, number: int, *, yes: bool) -> bool:
@@ -111,11 +118,11 @@ def _agreed(kind: Kind, number: int, *, yes: bool) -> bool:
     return confirmed(f"{WORDS[kind][0].format(plural(number, 'delivery', 'deliveries'))}?", yes=yes)
 
 
-def _show(preview: Preview) -> None:
+def _show(preview: Preview, rate: float | None) -> None:
     """Print what a filter selects."""
-    line(f"{plural(preview.chosen.count, 'delivery', 'deliveries')} at {moment(preview.chosen.as_of)}")
-    if preview.seconds_to_drain is not None and preview.chosen.count:
-        line(f"about {span(preview.seconds_to_drain * 1000)} to send them")
+    line(f"{plural(preview.count, 'delivery', 'deliveries')} at {moment(preview.chosen.as_of)}")
+    if rate is not None and preview.count:
+        line(f"at this rate, they take {span(preview.count / rate * 1000)}")
     if preview.delivered is not None and preview.delivered.number:
         line(f"left out: {preview.delivered} that are delivered; 'outbox resend' sends such deliveries again")
     for name, shares in (("destination", preview.destinations), ("organization", preview.organizations)):
@@ -131,14 +138,14 @@ def _how_to_stop(action: Action) -> str:
 def _say_end(action: Action) -> None:
     """Print the result of an action."""
     reason = f": {action.state_reason}" if action.state_reason else ""
-    status(f"{action.state}{reason}; {action.done:,} of {action.counted:,} {WORDS[action.kind][1]}")
+    said = f"{action.done:,} of {action.counted:,} {WORDS[action.kind][1]}{_sent(action.sent)}"
+    status(f"{action.state}{reason}; {said}")
 
 
 async def _followed(context: CommandContext, scope: Scope, action: Action) -> Action:
     """Say how an action is stopped, and follow it where a worker carries it out; return it as it is then."""
     if action.finished_at is None:
-        begins = f" begins at {moment(action.starts_at)};" if action.state == "waiting" else ""
-        status(f"action {action.id}{begins} {_how_to_stop(action)}")
+        status(f"action {action.id}: {_how_to_stop(action)}")
         if any(worker.state == "alive" for worker in await context.insights.workers()):
             action = await _follow(context, scope, action)
         else:
@@ -163,8 +170,7 @@ async def _follow(context: CommandContext, scope: Scope, action: Action) -> Acti
                 rate = (action.done - before) / (now - said_at)
                 left = (action.counted - action.done) / rate * 1000 if rate else 0
                 pace = f", {rate:,.1f}/s, {span(left)} left" if rate else ""
-                why = f" ({action.state_reason})" if action.state_reason else ""
-                status(f"{action.state}{why}: {action.done:,} of {action.counted:,}{pace}")
+                status(f"{action.state}: {action.done:,} of {action.counted:,}{pace}")
                 said, said_at, before = action.state, now, action.done
             await asyncio.sleep(POLL_SECONDS)
             try:

@@ -9,7 +9,13 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, advice_for_operators
+from flowactions_plugin.chat.failures import (
+    REVOKED,
+    TRANSIENT,
+    UNREADABLE_ANSWER,
+    ChatRefused,
+    advice_for_operators,
+)
 from flowactions_plugin.chat.service import Chat, build_chat, keys_of
 from flowactions_plugin.chat.store import ACTIVE, ASKED_AGAIN, ConnectionStore, troubled
 from flowactions_plugin.chat.tokens import reseal, usable_token
@@ -233,7 +239,8 @@ async def _ask_provider(
             accepted.add(stored.organization_id)
         except ChatRefused as refusal:
             refused[stored.organization_id] = refusal
-    here = not accepted and (len(refused) > 1 or any(each.transient for each in refused.values()))
+    of_none = any(each.transient or each.code == UNREADABLE_ANSWER for each in refused.values())
+    here = not accepted and (len(refused) > 1 or of_none)
     for organization_id, why in refused.items():
         # A token that one workspace has revoked is its own matter; keys, and a provider that accepts none, are not.
         result: Result = "failed" if here or why.code == UNREADABLE else "warning"

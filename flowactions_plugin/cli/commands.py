@@ -23,9 +23,9 @@ from flowactions_plugin.cli.options import (
     LIMIT,
     REASON,
     SECRET,
+    WHERE,
     WORDS,
     YES,
-    filter_options,
     option,
     organization_option,
 )
@@ -33,19 +33,17 @@ from flowactions_plugin.cli.options import (
 RATE: Final = option(
     "--rate", "At most this many deliveries a second.", type=click.FloatRange(min=0, min_open=True), metavar="N"
 )
-CANARY: Final = option(
-    "--canary",
-    "Send this many first, and stop if more than a tenth of their first attempts fail.",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
+CURSOR: Final = option(
+    "--cursor",
+    "Continue after a page; the last line of each page names its cursor.",
+    type=WORDS,
+    metavar="TEXT",
 )
 RESET: Final = option(
     "--reset reset_attempts",
     "Give each delivery all its attempts again; without it, one more attempt.",
     is_flag=True,
 )
-ALL: Final = option("--all everything", "Without any filter: all of them.", is_flag=True)
 
 
 def group(name: str, commands: Sequence[click.Command], text: str, *params: click.Option) -> click.Group:
@@ -68,7 +66,7 @@ def changing(kind: str, text: str, *own: click.Option) -> Command:
         text,
         click.Argument(["ids"], nargs=-1, metavar="[ID]..."),
         *own,
-        *filter_options("status"),
+        WHERE,
         REASON,
         YES,
         exits={
@@ -85,14 +83,10 @@ OUTBOX: Final = (
         "list",
         "outbox:list_deliveries",
         "List deliveries, newest first.",
-        *filter_options(),
+        WHERE,
+        option("--status", "pending, retrying, delivered or dead; waiting or due.", metavar="STATE"),
         LIMIT,
-        option(
-            "--cursor",
-            "Continue after a page; the last line of each page names its cursor.",
-            type=WORDS,
-            metavar="TEXT",
-        ),
+        CURSOR,
         document="insights.results:Page",
         opens=True,
     ),
@@ -107,49 +101,44 @@ OUTBOX: Final = (
     ),
     changing(
         "retry",
-        """Retry dead deliveries: those with these ids now, or those that match a filter, ten seconds later.
+        """Retry dead deliveries: those with these ids, those that match a filter, or 'all'.
 
         Workers retry those of a filter, so it continues if this command or a worker is killed. To see the progress, use
-        'flowactions status'. To stop it, use 'outbox stop': before it has begun, nothing is changed.
+        'flowactions status'. To stop it, use 'outbox stop'.
         """,
-        ALL,
         RESET,
         RATE,
-        CANARY,
     ),
     changing(
         "resend",
-        """Send delivered webhooks again: those with these ids, or those that match a filter with --from.
+        """Send delivered webhooks again: those with these ids, or those that match a filter with since.
 
         Each is sent as a new delivery with the same event id, headers and body, signed with the present secret. Receivers
-        that dedupe by event id ignore events that they have already processed. Filters need --from, --event-id or --key.
+        that dedupe by event id ignore events that they have already processed. Filters need since, event or key.
         """,
         RATE,
-        CANARY,
     ),
     changing(
         "cancel",
-        """Cancel deliveries that wait for an attempt, at once: those with these ids, or those that match a filter.
+        """Cancel deliveries that wait for an attempt, at once: those with these ids, those that match a filter, or 'all'.
 
         They are then dead; 'outbox retry --reset' sends them after all. A delivery that is being sent is delivered if its
         receiver answers so, and is not tried again otherwise.
         """,
-        ALL,
     ),
     changing(
         "delete",
-        """Delete dead deliveries with their attempts: those with these ids, or those that match a filter.
+        """Delete dead deliveries with their attempts: those with these ids, those that match a filter, or 'all'.
 
-        Those of a filter are deleted ten seconds later, unless 'outbox stop' stops it. They cannot be restored.
+        They cannot be restored.
         """,
-        ALL,
     ),
     command(
         "stop",
         "changing:stop",
         """Stop a bulk action. 'flowactions status' lists them.
 
-        Deliveries that it has already changed stay changed. Before it has begun, it has changed none.
+        Deliveries that it has already changed stay changed.
         """,
         click.Argument(["action_id"], type=WORDS, metavar="ID"),
         exits={FAILED: "no bulk action has this id, or it is done; or it failed"},
@@ -161,9 +150,10 @@ DESTINATIONS: Final = (
     command(
         "list",
         "destinations:list_destinations",
-        "List destinations with the results of the last hour, and pauses.",
-        organization_option("Of this organization."),
+        "List destinations with the results of the last hour, those whose last attempt has failed first, and pauses.",
+        organization_option(),
         LIMIT,
+        CURSOR,
         document="cli.destinations:Destinations",
         opens=True,
     ),
@@ -273,7 +263,7 @@ COMMANDS: Final = (
 
         Workers are the processes that deliver: 'flowactions worker', and hosts that deliver themselves.
         """,
-        organization_option("Of this organization."),
+        organization_option(),
         document="insights.results:Overview",
         exits={FAILED: "no worker is alive; or it failed"},
         opens=True,

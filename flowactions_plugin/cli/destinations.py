@@ -25,15 +25,15 @@ class Destinations(msgspec.Struct, kw_only=True, rename="camel"):
     """Destinations with the results of the last hour, and pauses.
 
     Attributes:
-        data: the destinations.
-        pauses: the pauses, up to the same limit.
-        more: whether further destinations exist.
+        data: the destinations: those whose last attempt has failed first.
+        pauses: the pauses, up to the same limit; none behind the first page.
+        next_cursor: `--cursor` of the next page; `null`: this is the last one.
         more_pauses: whether further pauses exist.
     """
 
     data: list[DestinationState]
     pauses: list[Pause]
-    more: bool
+    next_cursor: str | None
     more_pauses: bool
 
 
@@ -50,14 +50,18 @@ def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
 
 
 async def list_destinations(
-    context: CommandContext, organization: str | None, limit: int
+    context: CommandContext, organization: str | None, limit: int, cursor: str | None
 ) -> tuple[Destinations, int]:
     """List destinations and pauses."""
-    scope = Scope(organization)
-    rows = await context.insights.destinations(scope, limit + 1, None)
-    pauses = await context.insights.pauses(scope, limit=limit + 1)
+    scope, rows, following = Scope(organization), list[DestinationState](), cursor
+    while True:
+        page, following = await context.insights.destinations(scope, limit - len(rows), following)
+        rows += page
+        if following is None or len(rows) >= limit:
+            break
+    pauses = [] if cursor else await context.insights.pauses(scope, limit=limit + 1)
     found = Destinations(
-        data=rows[:limit], pauses=pauses[:limit], more=len(rows) > limit, more_pauses=len(pauses) > limit
+        data=rows, pauses=pauses[:limit], next_cursor=following, more_pauses=len(pauses) > limit
     )
     table(
         found.data,
@@ -73,8 +77,8 @@ async def list_destinations(
     )
     if not rows:
         hint("nothing was sent to any destination yet")
-    if found.more:
-        hint(f"only the first {limit} are shown: --limit shows more")
+    if following is not None:
+        hint(f"more: --cursor {following}")
     if pauses:
         line()
     table(

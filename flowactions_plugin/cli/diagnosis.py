@@ -16,30 +16,16 @@ from flowactions_plugin.cli.context import CommandContext, context_of, opened_da
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.cli.output import line
 from flowactions_plugin.errors import CannotRun, SchemaNewer, SchemaOutdated, StorageUnavailable
-from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.insights.findings import NAMED, SYNCHRONIZE, see, workers_words
-from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.results import Overview
-from flowactions_plugin.insights.verdict import SKEW_MS, WRONG_CLOCK_MS
-from flowactions_plugin.log_text import plural, printable
+from flowactions_plugin.insights.facts import SKEW_MS, WRONG_CLOCK_MS
+from flowactions_plugin.insights.findings import SYNCHRONIZE, advice_of, workers_words
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.migrations import head
 from flowactions_plugin.watch.readiness import try_writing
-from flowactions_plugin.watch.statistics import ALERT_FAILURES
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
-
-NODE_FAILURES: Final = 3
-"""From so many failed deliveries on, a node is judged."""
-
-NODE_READ: Final = 50
-"""How many of a node's last deliveries decide whether most of them fail."""
-
-NO_ATTEMPT: Final = frozenset({None, "waits", "not_sent", "cancelled"})
-"""Kinds of failure that say nothing of a flow: it waits for the host, was ended by the plugin, or by a person."""
 
 
 class Diagnosis(msgspec.Struct, kw_only=True, rename="camel"):
@@ -103,6 +89,7 @@ async def _with_settings(
     if not await _is_open(checks, context, stack):
         return None
     for name, check in (
+        ("pooler", _pooler),
         ("writing", _writing),
         ("clock", _clock),
         ("keys", check_keys),
@@ -160,13 +147,19 @@ async def _is_open(checks: Checks, context: CommandContext, stack: AsyncExitStac
     return True
 
 
+async def _pooler(context: CommandContext) -> Said | None:
+    words = await context.database.misses_statements() if context.database.sql.is_server else None
+    advice = "until then, calls fail now and then, and what they enqueue is lost"
+    return None if words is None else Said("failed", words, advice)
+
+
 async def _writing(context: CommandContext) -> Said:
     try:
         await try_writing(context.database)
     except StorageUnavailable as exc:
         advice = "nothing can be enqueued, claimed or completed until the database can be written; then everything continues without a restart"
         return Said("failed", str(exc), advice)
-    return Said("ok", "a row was written, and removed")
+    return Said("ok", "a row of each table was written, changed and removed")
 
 
 async def _clock(context: CommandContext) -> Said:
@@ -186,50 +179,21 @@ async def _clock(context: CommandContext) -> Said:
 async def check_deliveries(checks: Checks, context: CommandContext) -> str | None:
     """Tell the findings of the overview, and the verdict last, which this returns; ``None``: the database cannot be asked."""
     try:
-        overview = await context.insights.overview(Scope(), 2 * NAMED)
-        if all(each.about != "workers" for each in overview.findings):
-            now = int(await context.database.time() * 1000)
-            checks.add("workers", "ok", workers_words(overview.workers, now))
-        await _nodes(checks, context.insights, overview)
+        overview = await context.insights.overview(Scope())
+        now = int(await context.database.time() * 1000)
     except FlowActionsError as exc:
         checks.add("deliveries", "failed", str(exc))
         return None
+    if all(each.about != "workers" for each in overview.findings):
+        checks.add("workers", "ok", workers_words(overview.workers, now))
+    verdict, advice = overview.verdict, ""
     for each in overview.findings:
-        checks.add(each.about, "warning" if each.level == "note" else each.level, each.words, each.advice)
-    verdict = overview.verdict
+        if each.state == verdict.state and each.about in {"deliveries", "writing"}:
+            advice = advice_of(each)  # the verdict says the same
+        else:
+            checks.add(
+                each.about, "warning" if each.level == "note" else each.level, each.words, advice_of(each)
+            )
     words = f"{verdict.state}: {verdict.reason} (due {overview.due}, dead {overview.dead})"
-    checks.add("deliveries", verdict.level, words, verdict.advice)
+    checks.add("deliveries", verdict.level, words, advice)
     return verdict.state
-
-
-async def _nodes(checks: Checks, insights: Insights, overview: Overview) -> None:
-    """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work."""
-    failing = await insights.failing(NAMED)
-    # A few failures may well be the node's.
-    places = {each.destination for each in failing if each.failures_in_row >= ALERT_FAILURES}
-    found = []
-    for origin in overview.failures.nodes:
-        if origin.failed < NODE_FAILURES:
-            break
-        organization, flow, node = origin.organization_id, origin.flow_id or "", origin.node_id or ""
-        wanted = Filter(organization_id=organization, flow_id=origin.flow_id, node_id=origin.node_id)
-        rows = (await insights.deliveries(Scope(), wanted, None, NODE_READ)).rows
-        ended = [
-            row
-            for row in rows
-            if row.destination not in places
-            and (row.status == "delivered" or row.error_class not in NO_ATTEMPT)
-        ]
-        bad = [row for row in ended if row.status != "delivered"]
-        if len(bad) < NODE_FAILURES or 2 * len(bad) <= len(ended):
-            continue
-        whose = f"node {printable(node)} of flow {printable(flow)} of organization {printable(organization)}"
-        why = printable(bad[0].last_error, message=True)
-        words = f"{whose}: {len(bad)} of its last {len(ended)} deliveries have failed: {why}"
-        found.append((words, see(organization=organization, flow=flow, node=node)))
-    for words, advice in found[:NAMED]:
-        checks.add("node", "warning", words, advice)
-    if len(found) > NAMED:
-        what = ("more node has deliveries that fail", "more nodes have deliveries that fail")
-        words = plural(len(found) - NAMED, *what, exact=False)
-        checks.add("node", "warning", words, "flowactions outbox list --status dead")

@@ -182,8 +182,6 @@ def _advice(exc: FlowActionsError) -> tuple[str, int]:
     if isinstance(exc, errors.SchemaNewer):
         return said, NEWER_TABLES
     if isinstance(exc, errors.FilterInvalid):
-        return f"--{said}" if exc.field else said, CANNOT_RUN
-    if isinstance(exc, errors.SetChanged):
-        return said, FAILED
+        return f"the filter: {said}", CANNOT_RUN
     wrong = (errors.ActionInvalid, errors.CannotRun, HostInvalid, SettingsInvalid)
     return said, CANNOT_RUN if isinstance(exc, wrong) else FAILED

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
 from flowactions_plugin.cli.output import hint
-from flowactions_plugin.insights.fields import BY_NAME, FIELDS, TIMES
 
 if TYPE_CHECKING:
     from flowactions_plugin.insights.filters import Filter
@@ -57,31 +55,29 @@ SECRET: Final = option(
 )
 
 
-def organization_option(text: str) -> click.Option:
+def organization_option(text: str = "Of this organization.") -> click.Option:
     """Return the option ``--organization``."""
     return option("--organization", text, type=WORDS, metavar="ID")
 
 
-def filter_options(*without: str) -> list[click.Option]:
-    """Return the options of a filter, without some of its fields."""
-    return [
-        click.Option([f"--{field.name}", _variable(field.name)], metavar=field.metavar, help=field.help)
-        for field in FIELDS
-        if field.name not in {"id", *without}
-    ]
+WHERE: Final = option(
+    "--where",
+    "Those that this filter selects: 'status:dead destination:hooks.example.com since:2h -error:timeout'.",
+    metavar="FILTER",
+)
 
 
-def filter_of(given: Mapping[str, str | None]) -> Filter:
-    """Return the filter of a command's options, and say how its times were read.
+def filter_of(where: str | None, **given: str | None) -> Filter:
+    """Return the filter of ``--where`` and of short forms of it, and say how its times were read.
 
     Raises:
         FilterInvalid: a value is wrong.
     """
     from flowactions_plugin.clock import moment
-    from flowactions_plugin.insights.filters import parse, to_query
+    from flowactions_plugin.insights.filters import TIMES, parse
 
-    wanted = parse({name: value for name in BY_NAME if (value := given.get(_variable(name))) is not None})
-    times = [f"--{name} {moment(value)}" for name, value in to_query(wanted).items() if name in TIMES]
+    wanted = parse(where or "", fields={name: text for name, text in given.items() if text})
+    times = [f"{name}:{moment(wanted.only(name))}" for name in sorted(TIMES) if wanted.values(name)]
     if times:
         hint(f"times in UTC: {' '.join(times)}")
     return wanted
@@ -104,8 +100,3 @@ def read_secret(file: BinaryIO | None) -> str | None:
     if not secret:
         raise click.UsageError("The secret's file is empty.")
     return secret
-
-
-def _variable(name: str) -> str:
-    # Some names are Python's own words.
-    return f"by_{name.replace('-', '_')}"

@@ -13,18 +13,19 @@ from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of
 from flowactions_plugin.cli.output import block, hint, line, status, table
 from flowactions_plugin.clock import moment
-from flowactions_plugin.insights.results import Attempt, Bucket, Delivery, FailingOrigin, Found, Overview, Page
-from flowactions_plugin.insights.verdict import clock_offset
+from flowactions_plugin.insights.facts import clock_offset
+from flowactions_plugin.insights.findings import advice_of
+from flowactions_plugin.insights.results import Attempt, Bucket, Delivery, Found, Overview, Page
 from flowactions_plugin.log_text import plural, span
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import DAY_MS
 
 
 async def list_deliveries(
-    context: CommandContext, limit: int, cursor: str | None, **given: str | None
+    context: CommandContext, limit: int, cursor: str | None, where: str | None, **given: str | None
 ) -> tuple[Page, int]:
     """List deliveries; a page of a search that no index serves may be empty, so the next ones are asked for."""
-    wanted = filter_of(given)
+    wanted = filter_of(where, **given)
     rows: list[Delivery] = []
     while True:
         page = await context.insights.deliveries(Scope(), wanted, cursor, limit - len(rows))
@@ -58,7 +59,7 @@ async def show(context: CommandContext, delivery_id: str) -> int | tuple[Found, 
     """Show one delivery."""
     found = await context.insights.delivery(Scope(), delivery_id.lower())
     if found is None:
-        status("flowactions: no delivery has this id; 'outbox list --event-id' searches by event")
+        status("flowactions: no delivery has this id; 'outbox list --where event:<id>' searches by event")
         return FAILED
     show_delivery(found)
     return found, DONE
@@ -152,11 +153,11 @@ def _show_attempts(attempts: Sequence[Attempt]) -> None:
 async def show_status(context: CommandContext, organization: str | None) -> tuple[Overview, int]:
     """Show how deliveries stand."""
     overview = await context.insights.overview(Scope(organization))
-    failures = overview.failures
+    failures, first = overview.failures, overview.first
     alive = [worker for worker in overview.workers if worker.state == "alive"]
     oldest = f", the oldest for {span(overview.oldest_due_ms)}" if overview.oldest_due_ms else ""
     facts = {
-        "verdict": f"{overview.state}: {overview.first.words}",
+        "verdict": f"{overview.state}: {overview.verdict.reason if first is None else first.words}",
         "due": f"{overview.due}{oldest}",
         "waiting": overview.waiting,
         "dead": overview.dead,
@@ -168,8 +169,8 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
         line(f"{name:12} {value}")
     for each in overview.findings:
         line(f"{each.about:12} {each.words}")
-        if each.advice:
-            line(f"{'':12} -> {each.advice}")
+        if advice := advice_of(each):
+            line(f"{'':12} -> {advice}")
     _titled(
         overview.workers,
         {
@@ -203,27 +204,21 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
             "reason": lambda each: each.state_reason or each.reason,
         },
     )
-    _titled(overview.worst, columns("most failures, last hour"))
-    _titled(overview.slowest, columns("most time, last hour"))
-
-    def failing(title: str, name: Callable[[FailingOrigin], object]) -> dict[str, Callable[[Any], object]]:
-        return {
-            f"{title} by failures, last hour": name,
+    _titled(overview.failing, columns("failing destinations"))
+    failed = failures.dead + failures.retrying
+    _titled(
+        failures.nodes,
+        {
+            "nodes by failures": lambda each: each.node_id,
+            "flow": lambda each: each.flow_id,
             "organization": lambda each: each.organization_id or NO_ORGANIZATION,
             "dead>": lambda each: f"{each.dead:,}",
             "retrying>": lambda each: f"{each.retrying:,}",
-            "share>": lambda each: f"{each.failed / failures.failed:.1%}",
-        }
-
-    def flow(each: FailingOrigin) -> str:
-        return each.flow_id or "(no flow)"
-
-    _titled(failures.flows, failing("flows", flow))
-    _titled(failures.nodes, {**failing("nodes", lambda each: each.node_id), "flow": flow})
-    if failures.flows and not failures.exact:
-        hint(
-            "flows and nodes: counted among the latest thousand dead deliveries, and as many that are tried again"
-        )
+            "share>": lambda each: f"{(each.dead + each.retrying) / failed:.1%}",
+        },
+    )
+    if failures.nodes and not failures.exact:
+        hint("nodes: counted among the latest thousand dead deliveries, and as many that are tried again")
     return overview, DONE if alive else FAILED
 
 

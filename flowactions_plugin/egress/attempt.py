@@ -160,6 +160,7 @@ class Outcome(msgspec.Struct, frozen=True):
         final: whether repeating is pointless, whatever attempts remain.
         phases: phase → seconds; ``None`` where they are not measured.
         notes: the texts of `NOTES` that apply.
+        stalled_ms: for how long of the duration this process stood still.
     """
 
     started_at: int
@@ -171,6 +172,7 @@ class Outcome(msgspec.Struct, frozen=True):
     final: bool = False
     phases: Mapping[str, float] | None = None
     notes: tuple[str, ...] = ()
+    stalled_ms: int = 0
 
 
 class Aborted(NamedTuple):

@@ -56,6 +56,10 @@ class LagMeter:
                     each.reschedule(until)
         return self._lost
 
+    def running(self) -> float:
+        """Return seconds that pass only while this process does not stand still."""
+        return self.now() - self.lost()
+
     def longest(self) -> float:
         """Return the seconds of the longest stall since the last `pop_longest`."""
         self.lost()

@@ -2,7 +2,7 @@
 
 llhttp parses heads and chunks. What it does not limit or does not tell is added here: the size of heads, how
 much of a body is kept, whether bytes have come that belong to no response, and what a response is worth whose status line is
-complete and whose rest is not (§4.5).
+complete and whose rest is not.
 """
 
 from __future__ import annotations

@@ -110,13 +110,14 @@ class Sender:
         finally:
             self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
+        lost = self.lag.lost() - lost_before
         response = response or progress.response  # cut short, it counts by its status
         if response is None:
             assert failure is not None  # noqa: S101  or there were a response
             refused = isinstance(failure, EgressRefused) or (
                 progress.blamed is True and isinstance(failure, ProxyFailed) and failure.status in REFUSALS
             )
-            timed_out, lost = deadline.expired(), self.lag.lost() - lost_before
+            timed_out = deadline.expired()
             aborted = None if refused else self._aborted(failure, progress, lost, timed_out=timed_out)
             if aborted is not None and (forgives or aborted.cause != "stall"):
                 return aborted
@@ -127,6 +128,7 @@ class Sender:
                 final=refused,
                 phases=progress.phases(),
                 notes=progress.notes,
+                stalled_ms=int(lost * 1000),
             )
         code, asked = response.status_code, None
         if response.flawed:
@@ -146,6 +148,7 @@ class Sender:
             retry_after=asked,
             phases=progress.phases() if is_timed else None,
             notes=progress.notes,
+            stalled_ms=int(lost * 1000),
         )
 
     def _aborted(

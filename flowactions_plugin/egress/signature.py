@@ -27,9 +27,9 @@ Keyed: TypeAlias = Callable[[str], hmac.HMAC]
 def folded(name: str) -> str:
     """Return a header's name as names are compared (§2.6).
 
-    Many servers read ``_`` as ``-``, and none tells upper from lower case.
+    Many servers read ``_`` as ``-``, and none tells upper from lower case. CGI, WSGI and PHP put ``HTTP_`` in front.
     """
-    return name.strip().lower().replace("_", "-")
+    return name.strip().lower().replace("_", "-").removeprefix("http-")
 
 
 def keyed(secret: str) -> hmac.HMAC:

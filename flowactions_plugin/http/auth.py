@@ -25,9 +25,6 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 TenantCheck: TypeAlias = Callable[[ASGIRequest], Awaitable[None]]
 """Raises a problem when the caller addresses a resource of another tenant."""
 
-BODY_BYTES: Final = 64 * 1024
-"""The size limit of a body of an authenticated request."""
-
 _PRINCIPAL: Final = "flowactions.principal"
 """Key of the principal in the request's ASGI scope."""
 
@@ -118,7 +115,7 @@ PRINCIPAL: Final = Provide(principal_of, sync_to_thread=False)
 def sign_in_url(request: AnyRequest, login_url: str) -> str:
     """Return the URL of the sign-in page, with what was asked for as ``next``."""
     # The path only, with one slash in front: it leads nowhere else, whatever was asked for.
-    path = "/" + request.scope["path"].lstrip("/")
+    path = "/" + quote(request.scope["path"].lstrip("/"))
     query = request.scope.get("query_string", b"").decode("latin-1")
     return f"{login_url}?next={quote(f'{path}?{query}' if query else path, safe='')}"
 

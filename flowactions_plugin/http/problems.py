@@ -49,8 +49,9 @@ LOOK_IN_LOG: Final = "The server's log has the details."
 WRONG_FORM: Final = "The request does not have the right form."
 A_MOMENT: Final = "a date and time with time zone such as 2030-01-31T12:00:00Z"
 
-NO_STORE: Final = {"Cache-Control": "no-store"}
-"""For private answers, and for problems, which may be temporary."""
+NO_STORE: Final = {"cache-control": "no-store"}
+"""For private answers, and for problems, which may be temporary. In small letters, as Litestar writes this header where a host's app
+sets it, so that an answer does not have both."""
 
 _WORDS: Final = {
     ">=": "at least",
@@ -173,6 +174,8 @@ def _client_name(key: str) -> str:
 
 def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[ProblemDetails]:
     """Answer an exception of Litestar or of the host's guards: with its status, and the title of its code."""
+    if isinstance(exc, ValidationException):
+        return _on_validation(request, exc)
     if exc.status_code >= 500:
         return _on_anything(request, exc, exc.status_code)
     code = _OF_STATUS.get(exc.status_code, "invalid_request")
@@ -203,8 +206,9 @@ def _on_anything(
 HANDLERS: Final[ExceptionHandlersMap] = {
     Problem: lambda _, exc: _answer(exc),
     RequestInvalid: lambda _, exc: _answer(Problem("invalid_request", str(exc))),
-    ValidationException: _on_validation,
     HTTPException: _on_http,
+    # Litestar prefers a handler of the status, which a host's app may have.
+    **dict.fromkeys(range(400, 600), _on_http),
     StorageUnavailable: _on_storage,
     NotConfigured: lambda _, exc: _answer(Problem("not_configured", str(exc))),
     # It was logged where it was detected. Callers do not learn details of the host.

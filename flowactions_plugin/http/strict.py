@@ -27,6 +27,11 @@ NO_NUL: Final = r"^[^\x00]+$"
 Id: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=NO_NUL)]
 """An id of the host's, in a body."""
 
+AgentId: TypeAlias = Annotated[
+    str, Meta(min_length=1, max_length=MAX_ID_LENGTH, pattern=r"^(?!\.{1,2}$)[^/\x00]+$")
+]
+"""The id of an agent, in a body: it stands in paths elsewhere."""
+
 Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
 """A time in ISO 8601 (RFC 3339) with a time zone."""
 

@@ -7,16 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
 from litestar import Request, Router, post
-from litestar.di import NamedDependency, Provide
+from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 
 from flowactions_plugin.clock import Clock, timer
 from flowactions_plugin.errors import HostFailed, NotConfigured, RequestInvalid, StorageUnavailable
 from flowactions_plugin.http.auth import RouteGuard, read_body
-from flowactions_plugin.http.openapi import of_one_host, openapi_spec
-from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.openapi import openapi_spec, plugin_router
+from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.auth_events import HANDLER_SECONDS, AuthEvents, Verifier, claimed_id, type_of
 from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived, NotAuthentic, Throttle
@@ -144,14 +143,6 @@ def _why(exc: HostFailed) -> str:
     return f"Host.auth_event failed: {type(cause).__name__}; the log has the details"
 
 
-class Receiver(msgspec.Struct):
-    """What the route uses; no verifier when no secret is configured."""
-
-    events: AuthEvents
-    verifier: Verifier | None
-    intake: Intake
-
-
 @post(
     PATH,
     status_code=200,
@@ -159,22 +150,27 @@ class Receiver(msgspec.Struct):
     request_max_body_size=EVENT_BYTES,
     **openapi_spec("authSignature", {}, "invalid_request", "too_large", "not_configured"),
 )
-async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Receiver]) -> EventAnswer:
+async def receive(
+    request: Request[Any, Any, Any],
+    events: NamedDependency[AuthEvents],
+    verifier: NamedDependency[Verifier | None],
+    intake: NamedDependency[Intake],
+) -> EventAnswer:
     """Take a signed event on an organization, a user or a session, and have the host handle it once (§4.4).
 
     The signature is Svix's (``svix-id``, ``svix-timestamp``, ``svix-signature``, or the same under ``webhook-``),
     at most five minutes off. An event that was handled before is acknowledged (§1.6).
     """
     event_id = claimed_id(request.headers)
-    async with receiver.intake.refusing(event_id):
-        if receiver.verifier is None:
+    async with intake.refusing(event_id):
+        if verifier is None:
             raise NotConfigured(
                 "Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events; the host needs a method auth_event, too."
             )
-        event = receiver.verifier.verify(request.headers, await read_body(request))
-    async with receiver.intake.refusing(event_id, type_of(event)):
-        duplicate = await receiver.events.receive(event)
-    return receiver.intake.answer(duplicate=duplicate)
+        event = verifier.verify(request.headers, await read_body(request))
+    async with intake.refusing(event_id, type_of(event)):
+        duplicate = await events.receive(event)
+    return intake.answer(duplicate=duplicate)
 
 
 def auth_events_router(
@@ -194,12 +190,10 @@ def auth_events_router(
         telemetry: counts the requests.
     """
     intake = Intake(database, telemetry, "auth", "flowactions.auth_events", PATH)
-    receiver = Receiver(events, verifier, intake)
-    return Router(
+    return plugin_router(
         "/",
-        route_handlers=of_one_host(receive),
-        dependencies={"receiver": Provide(lambda: receiver, sync_to_thread=False)},
+        receive,
+        dependencies={"events": events, "verifier": verifier, "intake": intake},
         guards=[guard.guard()],
-        exception_handlers=HANDLERS,
         tags=["Inbound events"],
     )

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.insights.findings import findings_of, verdict_of
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.verdict import judge
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters, Reading
@@ -60,7 +60,7 @@ class Gauges:
             facts = await self._insights.facts()
         except StorageUnavailable:
             return
-        state = judge(facts).state
+        state = verdict_of(facts, findings_of(facts)).state
         blocked = [facts.now - each.since for each in facts.blocked if each.since is not None]
         self._of_database = [
             Reading(names.DUE, facts.due.number),
@@ -76,6 +76,7 @@ class Gauges:
         load = self._load()
         own = [
             Reading(names.IN_FLIGHT, load.in_flight),
+            Reading(names.SLOW, load.slow.in_flight),
             Reading(names.LIMITED, sum(map(len, load.limits.limited().values()))),
         ]
         if self._timer() - self._read_at > STALE_SECONDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -11,13 +12,13 @@ from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.errors import FilterInvalid, StorageUnavailable
 from flowactions_plugin.insights import inbound as events
 from flowactions_plugin.insights import search, standing
-from flowactions_plugin.insights.explain import why_not_sent
-from flowactions_plugin.insights.failures import failures
+from flowactions_plugin.insights.facts import ABSENT_MS, Facts
+from flowactions_plugin.insights.failures import failing_nodes, failures
 from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.insights.findings import FAILING_COUNTED, NAMED, findings_of, worst_of
+from flowactions_plugin.insights.findings import fails, findings_of, verdict_of, why_not_sent, worst_of
 from flowactions_plugin.insights.inbound import InboundPage
 from flowactions_plugin.insights.results import (
     Action,
@@ -34,8 +35,15 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.insights.search import SEARCH_COUNT_LIMIT
 from flowactions_plugin.insights.standing import HOUR_BUCKETS, of_scope
-from flowactions_plugin.insights.verdict import ABSENT_MS, Facts, judge
-from flowactions_plugin.insights.views import RESENT_FROM, action_of, detail_of, entry_of, pause_of, struct_of
+from flowactions_plugin.insights.views import (
+    RESENT_FROM,
+    action_of,
+    detail_of,
+    entry_of,
+    is_behind,
+    pause_of,
+    struct_of,
+)
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.settings.model import Settings
@@ -44,7 +52,10 @@ from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
     AUDITED_ACTION,
     AUDITED_DELIVERY,
+    BEHIND_MS,
     EVERY_ORGANIZATION,
+    LIVE,
+    UNDELIVERED,
     actions,
     attempts,
     audit,
@@ -65,11 +76,14 @@ MOST_ATTEMPTS: Final = 200
 MOST_RESENT: Final = 1000
 """How many of the rows that were sent again from one are read."""
 
+READ_MORE_SECONDS: Final = 2.5
+"""Beside those of `answering`: a page says within a few seconds that the database is locked."""
+
 AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
-SHOWN: Final = 5
-"""How many destinations, flows and nodes an overview names of each kind."""
+SHOWN: Final = 10
+"""How many destinations and nodes an overview names of each kind."""
 
 _EVERYTHING: Final = Scope()
 
@@ -97,8 +111,17 @@ class Insights:
         self._uptime_ms = uptime_ms
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        async with self._database.read() as connection:
-            return await connection.run_sync(work)
+        """Read; when the database does not answer in time, ask it who keeps it from that."""
+        try:
+            async with self._database.answering(READ_MORE_SECONDS), self._database.read() as connection:
+                return await connection.run_sync(work)
+        except StorageUnavailable as exc:
+            with suppress(StorageUnavailable):
+                async with self._database.answering(), self._database.read() as connection:
+                    exc.obstacle = await connection.run_sync(self._database.obstacle)
+            if exc.obstacle is not None:
+                exc.args = (f"{exc}: {exc.obstacle}",)
+            raise
 
     async def _rows(self, query: Select[Any], limit: int) -> Sequence[Row[Any]]:
         return await self._read(lambda connection: connection.execute(query.limit(inline(limit))).all())
@@ -110,23 +133,14 @@ class Insights:
         return None if refused is None else refused.words
 
     async def overview(self, scope: Scope, shown: int = SHOWN) -> Overview:
-        """Return how deliveries stand, in ten statements at the most.
-
-        Args:
-            scope: whose.
-            shown: how many destinations, flows and nodes are named of each kind.
-        """
+        """Return how deliveries stand; ``shown`` is how many destinations and nodes are named of each kind."""
 
         def read(connection: Connection) -> Overview:
             facts = self._facts(connection, scope)
-            now, limited = facts.now, facts.limited
-            worst, slowest = standing.busiest(connection, scope, now, shown, limited)
-            facts = facts._replace(
-                failing=standing.states(connection, scope, now, limited, FAILING_COUNTED + 1, failing=True),
-                quarantined=standing.quarantined(connection, scope, NAMED + 1),
-                inbound=standing.inbound_failing(connection, now) if facts.sees_all else (),
-            )
-            verdict = judge(facts)
+            failed = failures(connection, scope, facts.now, shown)
+            failing = [each for each in facts.failing if fails(each, facts.now)]
+            places = {each.destination for each in failing}
+            facts = facts._replace(nodes=failing_nodes(connection, scope, failed.nodes, places))
             found = findings_of(facts)
             return struct_of(
                 facts,
@@ -134,12 +148,11 @@ class Insights:
                 oldest_due_ms=facts.oldest_due_ms or 0,
                 hour=facts.buckets[-HOUR_BUCKETS:],
                 day=_hours(facts.buckets),
-                worst=worst,
-                slowest=slowest,
-                failures=failures(connection, scope, now, shown),
-                verdict=verdict,
+                failing=failing[:shown],
+                failures=failed,
+                verdict=verdict_of(facts, found),
                 findings=found,
-                level=worst_of(verdict, found),
+                level=worst_of(found),
             )
 
         return await self._read(read)
@@ -152,25 +165,24 @@ class Insights:
         return standing.read_facts(connection, self._database, scope, self._settings, self._uptime_ms())
 
     async def destinations(
-        self, scope: Scope, limit: int, after: tuple[str, str] | None = None
-    ) -> list[DestinationState]:
-        """Return destinations to which something was sent, by organization and name."""
-        return await self._read(lambda connection: self._states(connection, scope, limit, after=after))
+        self, scope: Scope, limit: int, cursor: str | None = None
+    ) -> tuple[list[DestinationState], str | None]:
+        """Return a page of destinations to which something was sent, and the cursor of the next one; ``None``: it is the last.
 
-    async def failing(self, limit: int, scope: Scope = _EVERYTHING) -> list[DestinationState]:
-        """Return destinations that fail now, those that have failed for longest first.
+        Those whose last attempt has failed come first, the latest failure first, and then all others by organization and
+        name. A page may be short, because it passes over what was on an earlier one.
 
-        A destination fails as it does for an alert, and has failed within the last hour, or deliveries wait for it. One whose
-        last attempt has succeeded does not fail.
+        Raises:
+            FilterInvalid: ``cursor`` is none of this list.
         """
-        return await self._read(lambda connection: self._states(connection, scope, limit, failing=True))
 
-    def _states(self, connection: Connection, scope: Scope, limit: int, **which: Any) -> list[DestinationState]:
-        """Return destinations with what waits for them."""
-        now = self._database.time_on(connection)
-        _, limited = standing.workers_of(connection, scope, now)
-        found = standing.states(connection, scope, now, limited, limit, **which)
-        return standing.with_depth(connection, scope, found)
+        def read(connection: Connection) -> tuple[list[DestinationState], str | None]:
+            now = self._database.time_on(connection)
+            _, limited = standing.workers_of(connection, scope, now)
+            found, following = standing.listed(connection, scope, now, limited, limit, cursor)
+            return standing.with_depth(connection, self._database, scope, found), following
+
+        return await self._read(read)
 
     async def workers(self) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""
@@ -189,11 +201,15 @@ class Insights:
         Raises:
             FilterInvalid: ``before`` is no `Page.next_cursor` of this search.
         """
-        return await self._read(lambda connection: search.page(connection, scope, wanted, before, limit))
+        return await self._read(
+            lambda connection: search.page(connection, self._database, scope, wanted, before, limit)
+        )
 
     async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
         """Count deliveries, up to a limit, among some thousand rows where no index serves the filter."""
-        return await self._read(lambda connection: search.counted(connection, scope, wanted, limit))
+        return await self._read(
+            lambda connection: search.counted(connection, self._database, scope, wanted, limit)
+        )
 
     async def delivery(self, scope: Scope, delivery_id: str) -> Found | None:
         """Return one delivery with everything that is known of it; ``None``: there is none within the scope."""
@@ -208,17 +224,29 @@ class Insights:
             names = {token_prefix(each.id): each.name for each in workers}
             facts = detail_of(row, log, now, names, for_operators=scope.organization_id is None)
             pause = _pause(connection, scope, row)
+            before = _before(connection, row)
             holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
             if holder is not None and scope.organization_id is not None:
                 # Names of machines are the operators'.
                 holder = replace(holder, name="")
             since = limited.get(facts.organization_id, {}).get(facts.destination)
+            refused = self._database.refused
             return Found(
                 row=facts,
                 audit=_audited(connection, scope, delivery_id, facts.action_id),
                 pause=pause,
                 action=_action(connection, scope, facts.action_id),
-                why=why_not_sent(facts, pause, now, workers=workers, holder=holder, limited_since=since),
+                why=why_not_sent(
+                    facts,
+                    pause,
+                    now,
+                    workers=workers,
+                    holder=holder,
+                    limited_since=since,
+                    refusal=None if refused is None else refused.words,
+                    before=before,
+                ),
+                before=before,
                 resent_as=_resent_as(connection, row),
             )
 
@@ -321,6 +349,19 @@ def _stored(connection: Connection, scope: Scope, row_id: str) -> tuple[Row[Any]
     return row, log
 
 
+def _before(connection: Connection, row: Row[Any]) -> str | None:
+    """Return the delivery that has to end before a row is due; ``None``: it does not wait for another."""
+    if not is_behind(row):
+        return None
+    mine = (outbox.c.sequence == row.sequence, LIVE, UNDELIVERED)
+    due = select(outbox.c.id).where(*mine, outbox.c.next_attempt_at < inline(BEHIND_MS)).limit(1)
+    first = (
+        select(outbox.c.id).where(*mine, outbox.c.position < row.position).order_by(outbox.c.position).limit(1)
+    )
+    found = connection.execute(due).scalar() or connection.execute(first).scalar()
+    return None if found is None else str(found)
+
+
 def _delivering(row: Row[Any]) -> SimpleNamespace | None:
     """Return the attempt that has delivered a row, as a row of the attempts log; ``None`` when there is none."""
     if row.delivered_started_at is None:
@@ -363,7 +404,9 @@ def _action(connection: Connection, scope: Scope, action_id: str | None) -> Acti
     action = action_of(found, scope)
     # Of an operator's action on rows of all organizations, an organization sees who and why, not which rows nor how many.
     return (
-        action if scope.allows(action.organization_id) else replace(action, filter=Filter(), counted=0, done=0)
+        action
+        if scope.allows(action.organization_id)
+        else replace(action, filter="", counted=0, done=0, sent=0)
     )
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
-from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operators.scope import Role
 
 Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -17,8 +16,6 @@ Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Kind: TypeAlias = Literal["retry", "cancel", "delete", "resend"]
 """What is done: ``retry`` makes dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows, ``resend`` sends
 delivered rows again, as new rows."""
-
-State: TypeAlias = Literal["waiting", "running", "done", "stopped"]
 
 Level: TypeAlias = Literal["failed", "warning", "note"]
 """How bad a finding is, the worst first. A note concerns nobody at night: it works as somebody wants it to."""
@@ -187,7 +184,7 @@ class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         action: what was done.
         delivery_id: the delivery that was changed, if it was one.
         action_id: the bulk action that the change belongs to.
-        filter: JSON of the `Filter` that selected the deliveries.
+        filter: the filter that selected the deliveries, in words.
         destination: the destination that was changed.
         reason: the reason that the person gave.
         number: number of changed rows.
@@ -217,7 +214,7 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         id: id of the action; later actions have greater ids.
         kind: the kind of change.
         organization_id: the organization of the rows; empty: all organizations.
-        filter: the filter that selects the rows.
+        filter: the filter that selects the rows, in words.
         as_of: when the rows were counted.
         counted: number of rows at that time.
         actor_id: id of the person who began it.
@@ -226,20 +223,19 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         reason: the reason that the person gave.
         reset_attempts: whether each row gets all its attempts again; if not, each gets one.
         rate: maximum number of rows per second; ``None``: no limit.
-        canary: number of rows that are tried first; 0: no canary.
-        state: ``waiting``: no row was changed yet; ``running``; ``done``; ``stopped``: a person or its canary has stopped it,
-            and changed rows stay changed.
-        state_reason: the reason why it waits, or why it has stopped.
+        state: ``waiting``: no row was changed yet; ``running``; ``done``; ``stopped``: a person has stopped it, and changed
+            rows stay changed.
+        state_reason: the reason why it has stopped.
         created_at: when it was ordered.
-        starts_at: when it begins; stopped before, it changes no row.
         finished_at: when it ended; ``None``: workers still have to change rows.
         done: number of changed rows.
+        sent: of a cancellation that is done: further rows that were being sent.
     """
 
     id: str
     kind: Kind
     organization_id: str
-    filter: Filter
+    filter: str
     as_of: int
     counted: int
     actor_id: str
@@ -248,13 +244,12 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     reason: str
     reset_attempts: bool
     rate: float | None
-    canary: int
-    state: State
+    state: Literal["waiting", "running", "done", "stopped"]
     state_reason: str | None
     created_at: int
-    starts_at: int
     finished_at: int | None
     done: int
+    sent: int
 
 
 class Resent(msgspec.Struct, rename="camel", frozen=True):
@@ -281,6 +276,7 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         action: the last bulk action that changed it; ``None``: no bulk action has.
         why: one sentence: why it is not sent yet, or how it ended.
         resent_as: the new deliveries that send it again, the newest first.
+        before: the delivery that has to end first, as they are sent one after another; ``None``: none has.
     """
 
     row: DeliveryDetail
@@ -289,6 +285,7 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     action: Action | None
     why: str
     resent_as: Sequence[Resent] = ()
+    before: str | None = None
 
 
 class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -341,6 +338,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         mode: ``scheduled`` or ``continuous``.
         slots: maximum number of attempts at once.
         in_flight: attempts in flight when it was last seen.
+        slow: of these, those to slow receivers.
         started_at: when it started.
         last_seen_at: when it last wrote its row.
         last_claim_at: when it last claimed a row; ``None``: not yet.
@@ -358,6 +356,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     mode: str
     slots: int
     in_flight: int
+    slow: int
     started_at: int
     last_seen_at: int
     last_claim_at: int | None
@@ -377,6 +376,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
         dead: deliveries that ended without success.
         worker_ms: milliseconds that its attempts took together.
         last_success_at: when a delivery last arrived; ``None``: no delivery has arrived since this is recorded.
+        last_failure_at: when an attempt last failed; ``None``: none has failed since this is recorded.
         failing_since: time of the first failure since the last success; ``None``: the last attempt succeeded.
         failures_in_row: failures since the last success.
         last_error: the kind of the last failure.
@@ -395,6 +395,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     dead: int = 0
     worker_ms: int = 0
     last_success_at: int | None = None
+    last_failure_at: int | None = None
     failing_since: int | None = None
     failures_in_row: int = 0
     last_error: str | None = None
@@ -405,38 +406,32 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     waiting_since: int | None = None
 
 
-class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Number of failed deliveries of a flow, or of one of its nodes.
+class FailingOrigin(msgspec.Struct, rename="camel", frozen=True):
+    """A node, and how many of its deliveries have failed.
 
     Attributes:
-        organization_id: the tenant; empty: alerts to operators.
-        flow_id: the flow; ``None``: a logic action, the host, a plugin or an alert has queued them.
-        node_id: the node; ``None``: all nodes of the flow, or no node has queued them.
+        organization_id: the tenant.
+        flow_id: its flow.
+        node_id: the node.
         dead: deliveries that ended without success within the last hour, without those that a person cancelled.
         retrying: deliveries that have failed and are retried.
     """
 
     organization_id: str
-    flow_id: str | None
-    node_id: str | None
+    flow_id: str
+    node_id: str
     dead: int
     retrying: int
 
-    @property
-    def failed(self) -> int:
-        """Both together."""
-        return self.dead + self.retrying
-
 
 class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Flows and nodes of failed deliveries.
+    """Nodes of failed deliveries.
 
     Attributes:
         since: the start of the last hour.
         dead: deliveries that ended without success since then, without those that a person cancelled.
         retrying: deliveries that have failed and are retried, without those of paused destinations.
         exact: whether all are counted; if not, only the latest thousand of each kind are.
-        flows: the flows with the most failed deliveries.
         nodes: the nodes with the most failed deliveries.
     """
 
@@ -444,13 +439,7 @@ class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     dead: int
     retrying: int
     exact: bool
-    flows: Sequence[FailingOrigin]
     nodes: Sequence[FailingOrigin]
-
-    @property
-    def failed(self) -> int:
-        """Both together."""
-        return self.dead + self.retrying
 
 
 class Verdict(msgspec.Struct, rename="camel", frozen=True):
@@ -462,34 +451,39 @@ class Verdict(msgspec.Struct, rename="camel", frozen=True):
             ``failing``: most attempts of the last minutes have failed, in more than one organization.
         reason: the reason, in one sentence or two.
         level: ``failed``, ``warning`` or ``ok``.
-        advice: what to do, with commands; empty: nothing.
-        failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
-            otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
     level: Worst = "ok"
-    advice: str = ""
-    failing_organization: str | None = None
 
 
 class Finding(msgspec.Struct, rename="camel", frozen=True):
-    """Something that somebody should look at.
+    """Something that somebody should look at, and what can be done about it.
 
     Attributes:
         level: ``failed``; ``warning``; ``note``.
         about: what it concerns, as `doctor` names its checks.
         words: what is found, with times as ISO 8601.
-        advice: what to do, with commands; empty: nothing.
-        link: the page that shows more, below the root of the pages; empty: no page does.
+        advice: what to do; empty: nothing.
+        where: the filter, in words, of the deliveries that it is about; empty: it is about no deliveries.
+        page: another page that shows more, below the root of the pages.
+        act: the action: ``retry`` these deliveries, or ``pause`` the destination; empty: none.
+        destination: the destination to pause.
+        organization_id: for which organization.
+        state: the verdict, if it is one on all deliveries.
     """
 
     level: Level
     about: str
     words: str
     advice: str = ""
-    link: str = ""
+    where: str = ""
+    page: str = ""
+    act: Literal["", "retry", "pause"] = ""
+    destination: str = ""
+    organization_id: str = ""
+    state: Literal["", "unwritable", "stalled", "no_worker", "failing"] = ""
 
 
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -503,12 +497,11 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         hour: the last hour, in intervals of five minutes, the oldest first.
         day: the last day, in intervals of an hour, the oldest first.
         workers: processes that deliver; those last seen more than a day ago are left out.
-        worst: destinations, ordered by failures within the last hour.
-        slowest: destinations, ordered by time of workers within the last hour.
-        failures: flows and nodes, ordered by failed deliveries.
+        failing: destinations that fail now, the latest failure first.
+        failures: nodes, ordered by failed deliveries.
         verdict: whether deliveries work.
-        findings: what else somebody should look at, the worst first.
-        level: the worst level of verdict and findings: ``failed``, ``warning`` or ``ok``.
+        findings: what somebody should look at, the worst first.
+        level: the worst level of the findings: ``failed``, ``warning`` or ``ok``.
     """
 
     due: Counted
@@ -518,8 +511,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     hour: Sequence[Bucket]
     day: Sequence[Bucket]
     workers: Sequence[Worker]
-    worst: Sequence[DestinationState]
-    slowest: Sequence[DestinationState]
+    failing: Sequence[DestinationState]
     failures: Failures
     verdict: Verdict
     findings: Sequence[Finding]
@@ -532,8 +524,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         return "needs you" if goes_on and self.level != "ok" else self.verdict.state
 
     @property
-    def first(self) -> Finding:
-        """What a first line tells after the state: the verdict, or a finding that is worse while deliveries go on."""
-        if self.state == "needs you" and self.level != self.verdict.level:
-            return self.findings[0]
-        return Finding("note", "deliveries", self.verdict.reason, self.verdict.advice)
+    def first(self) -> Finding | None:
+        """The finding that a first line tells; ``None``: deliveries go on, and there is none but notes."""
+        told = [each for each in self.findings if each.state == self.verdict.state or self.state == "needs you"]
+        return told[0] if told else None

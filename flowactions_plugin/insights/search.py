@@ -1,41 +1,52 @@
 """Searches and counts over the outbox: each reads a page of an index, or a bounded number of rows (decision 33).
 
-A search reads one source, or two that share no row: where an index holds the rows that have failed, those are read from it;
-the others are searched for among all rows, from the newest back. Both are in the order of the ids, and are merged by it.
+Lists of values are searched one value after the other. A search reads one source, or two that share no row: where an index holds
+the rows that have failed, those are read from it; the others are searched for among all rows, from the newest back. All are in
+the order of the ids, and are merged by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Row, TextClause, func, literal, select
+from sqlalchemy import ColumnElement, Row, TextClause, and_, func, literal, or_, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import id_at, is_id, time_of
 from flowactions_plugin.errors import FilterInvalid
-from flowactions_plugin.insights.fields import RANGES
-from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.filters import BY_NAME, LIVE_STATES, Filter, Term
 from flowactions_plugin.insights.results import Counted, Page, counted_to
 from flowactions_plugin.insights.views import delivery_of
 from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, outbox
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    FAILED,
+    KEYED,
+    LIVE,
+    UNDELIVERED,
+    outbox,
+    pauses,
+)
 
 READ_BACK: Final = 5000
 """How many rows a page of a search reads that no index serves."""
 
 COUNTED_BACK: Final = 10_000
-"""The same, of a count."""
+"""The same, of a count; and up to how many rows that wait are searched as they are due."""
 
 SEARCH_COUNT_LIMIT: Final = 2500
 """Up to how many rows a search counts: each may be on another page of the table."""
 
 EVENT_ROWS: Final = 5000
 """How many rows of an event are looked at; there is hardly ever more than one."""
+
+MOST_PARTS: Final = 8
+"""Into how many searches the values of lists are divided at the most; further ones are no index's."""
 
 LIST_COLUMNS: Final = tuple(
     column for column in outbox.c if column.name not in {"body", "headers", "delivered_response"}
@@ -54,109 +65,159 @@ class Source(NamedTuple):
         names: the fields of a filter that the index serves.
         extra: conditions beside the filter's that belong to the source.
         whole: whether the index serves these, too.
+        few: whether its rows are so few that all are read, whatever the filter asks for.
     """
 
     names: Sequence[str] = ()
     extra: Conditions = ()
     whole: bool = True
+    few: bool = False
 
 
-def conditions(wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
+def conditions(database: Database, wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
     """Return the SQL conditions of a filter, with those of the indexes that serve them (decision 33)."""
-    found: list[ColumnElement[bool] | TextClause] = []
-    if wanted.ids is not None:
-        found.append(outbox.c.id.in_(wanted.ids))
-    if wanted.status is not None:
-        found.append(outbox.c.status == inline(wanted.status))
-    for name in _EQUAL:
-        value = getattr(wanted, name)
-        if value is not None:
-            found.append(outbox.c[name] == value)
+    found = [_condition(database, term) for term in wanted.terms]
+    states = wanted.states
     # Of indexes on few rows: SQLite, too, finds these by them.
     partial = (
-        (UNDELIVERED, wanted.status not in {None, "delivered"}),
-        (FAILED, wanted.error_class is not None),
-        (KEYED, wanted.idempotency_key is not None),
+        (UNDELIVERED, states and "delivered" not in states),
+        (FAILED, wanted.values("error")),
+        (KEYED, wanted.values("key")),
     )
-    found += [rows for rows, holds in partial if holds]
-    for name, _ in RANGES:
-        start, end = getattr(wanted, f"{name}_from"), getattr(wanted, f"{name}_before")
-        if start is not None:
-            found.append(outbox.c[f"{name}_at"] >= start)
-        if end is not None:
-            found.append(outbox.c[f"{name}_at"] < end)
-    return found
+    return [*found, *(rows for rows, holds in partial if holds)]
 
 
-_EQUAL: Final = tuple(
-    name
-    for name in Filter.__struct_fields__
-    if name not in {"ids", "status"} and not name.endswith(("_from", "_before"))
-)
+def _condition(database: Database, term: Term) -> Any:
+    field = BY_NAME[term.name]
+    column: Any = outbox.c[field.column]
+    if field.edge == "From":
+        return column >= term.values[0]
+    if field.edge:
+        return column < term.values[0]
+    if term.name == "status":
+        of_states = or_(*(_is_in_state(database, each) for each in term.values))
+        return ~of_states if term.excluded else of_states
+    if term.excluded:
+        return or_(column.is_(None), column.not_in(term.values))
+    return column.in_(term.values) if len(term.values) > 1 else column == term.values[0]
+
+
+def _is_in_state(database: Database, state: str) -> ColumnElement[bool]:
+    """Return the condition that a row is in a state, or waits, or is due."""
+    if state not in {"waiting", "due"}:
+        return outbox.c.status == inline(state)
+    waits = outbox.c.status.in_([inline(each) for each in LIVE_STATES])
+    return waits if state == "waiting" else and_(waits, *is_due(database))
+
+
+def is_due(database: Database) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions on rows that wait that they may be claimed now."""
+    now = database.now()
+    free = or_(outbox.c.claimed_until.is_(None), outbox.c.claimed_until <= now)
+    return outbox.c.next_attempt_at <= now, ~is_paused(outbox.c.organization_id, outbox.c.destination), free
+
+
+def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
+    """Return the condition that a destination is paused, by its organization or for all."""
+    whose = or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION)
+    return select(1).where(pauses.c.destination == destination, whose).exists()
 
 
 def within(scope: Scope, wanted: Filter) -> Filter | None:
     """Return what is wanted within a scope; ``None``: nothing, because it is another organization's."""
     if scope.organization_id is None:
         return wanted
-    if wanted.organization_id not in {None, scope.organization_id}:
+    if wanted.values("organization") and scope.organization_id not in wanted.values("organization"):
         return None
-    return replace(wanted, organization_id=scope.organization_id)
+    return wanted.having("organization", scope.organization_id)
 
 
-def sources(wanted: Filter) -> Sequence[Source]:
-    """Return what a search reads, for a filter within the scope."""
-    for single in ("ids", "idempotency_key", "event_id"):
-        if getattr(wanted, single) is not None:
+class Part(NamedTuple):
+    """A part of a search, of which each list has one value: a filter, and conditions beside it on rows that are due."""
+
+    wanted: Filter
+    due: Conditions = ()
+
+
+def _parts(database: Database, wanted: Filter) -> list[Part]:
+    """Divide a search by the values of its lists; no row belongs to two parts."""
+    given = wanted.values("status")
+    plain = wanted.having("status", *(each for each in given if each != "due")).states
+    found: dict[str, Conditions] = dict.fromkeys(LIVE_STATES if "due" in given else (), is_due(database))
+    parts = [
+        Part(wanted.having("status", state), due)
+        for state, due in {**found, **dict.fromkeys(plain, ())}.items()
+    ]
+    parts = parts or [Part(wanted)]
+    for name in ("organization", "destination", "error", "flow", "node"):
+        values = wanted.values(name)
+        if 1 < len(values) <= MOST_PARTS // len(parts):
+            parts = [
+                each._replace(wanted=each.wanted.having(name, value)) for each in parts for value in values
+            ]
+    return parts
+
+
+def _sources(connection: Connection, wanted: Filter) -> Sequence[Source]:
+    """Return what a part of a search within the scope reads."""
+    for single in ("id", "key", "event"):
+        if wanted.values(single):
             return [Source((single,))]
+    organization, state = wanted.only("organization"), wanted.only("status")
+    if organization is None and state in LIVE_STATES and (live := _live(connection)) is not None:
+        return [Source(extra=(live,), few=True)]
     base = _base_source(wanted)
-    if wanted.organization_id is not None and wanted.flow_id is not None:
-        names = ("organization_id", "flow_id", *(["node_id"] if wanted.node_id is not None else []))
-    elif wanted.destination is not None:
+    if organization is not None and wanted.only("flow") is not None:
+        names = ("organization", "flow", *(["node"] if wanted.only("node") is not None else []))
+    elif wanted.only("destination") is not None:
         names = ("destination",)
     else:
         return [base]
     failed = Source(names, (FAILED,))
-    if wanted.error_class is not None:
+    if wanted.only("error") is not None:
         return [failed]
     return [failed, Source(base.names, (_NOT_FAILED,), whole=False)]
 
 
 def _base_source(wanted: Filter) -> Source:
     """Return the index of all rows, of those in a state, or of those that have failed, which selects best."""
-    if wanted.organization_id is None:
-        has_failed = wanted.error_class is not None or wanted.status in {"retrying", "dead"}
+    if wanted.only("organization") is None:
+        has_failed = wanted.values("error") or wanted.only("status") in {"retrying", "dead"}
         return Source(extra=(FAILED,) if has_failed else ())
-    for name in ("error_class", "status"):
-        if getattr(wanted, name) not in {None, "delivered"}:
-            return Source(("organization_id", name))
-    return Source(("organization_id",))
+    for name in ("error", "status"):
+        if wanted.only(name) not in {None, "delivered"}:
+            return Source(("organization", name))
+    return Source(("organization",))
+
+
+def _live(connection: Connection) -> ColumnElement[bool] | None:
+    """Return the condition on all rows that wait; ``None``: they are too many to be read at once."""
+    due_first = (outbox.c.next_attempt_at, outbox.c.id)
+    ids = select(outbox.c.id).where(LIVE).order_by(*due_first).limit(inline(COUNTED_BACK + 1)).subquery()
+    number = connection.execute(select(func.count()).select_from(ids)).scalar_one()
+    return outbox.c.id.in_(select(ids.c.id)) if number <= COUNTED_BACK else None
 
 
 def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement[bool]]:
     """Return conditions on the id that hold for all rows that were enqueued at the wanted time, before a place."""
-    bounds: list[ColumnElement[bool]] = []
-    if position is not None:
-        bounds.append(outbox.c.id < position)
-    if wanted.created_from is not None:
-        bounds.append(outbox.c.id >= id_at(wanted.created_from - SKEW_MS))
-    if wanted.created_before is not None:
-        bounds.append(outbox.c.id <= id_at(wanted.created_before + SKEW_MS, last=True))
-    return bounds
+    since, before = wanted.only("since"), wanted.only("before")
+    bounds: list[ColumnElement[bool]] = [] if position is None else [outbox.c.id < position]
+    bounds += [] if since is None else [outbox.c.id >= id_at(since - SKEW_MS)]
+    return [*bounds, *([] if before is None else [outbox.c.id <= id_at(before + SKEW_MS, last=True)])]
 
 
-def page(connection: Connection, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
+def page(
+    connection: Connection, database: Database, scope: Scope, wanted: Filter, before: str | None, limit: int
+) -> Page:
     """Return a page of a search: the newest rows of all its sources, as far back as each was read; see `Insights.deliveries`."""
     if before and not is_id(before):
         raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
     inside = within(scope, wanted)
     if inside is None:
         return Page(rows=())
-    bounds = id_bounds(inside, before or None)
     found: list[Row[Any]] = []
     horizons = []
-    for source in sources(inside):
-        selected, horizon = _source_rows(connection, inside, source, bounds, READ_BACK)
+    for selected, horizon in _reads(connection, database, inside, READ_BACK, before or None):
         query = select(*LIST_COLUMNS).where(*selected).order_by(outbox.c.id.desc())
         found += connection.execute(query.limit(inline(limit + 1))).all()
         horizons += [] if horizon is None else [horizon]
@@ -174,40 +235,50 @@ def page(connection: Connection, scope: Scope, wanted: Filter, before: str | Non
     )
 
 
-def counted(connection: Connection, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
+def counted(
+    connection: Connection, database: Database, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT
+) -> Counted:
     """Count deliveries up to a limit, among some thousand rows where no index serves the filter."""
     inside = within(scope, wanted)
     if inside is None:
         return Counted(number=0, exact=True)
-    bounds, total, exact = id_bounds(inside), 0, True
-    for source in sources(inside):
-        selected, horizon = _source_rows(connection, inside, source, bounds, COUNTED_BACK)
+    total, exact = 0, True
+    for selected, horizon in _reads(connection, database, inside, COUNTED_BACK):
         rows = select(literal(1)).select_from(outbox).where(*selected).limit(inline(limit + 1))
         total += connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
         exact = exact and horizon is None
     return counted_to(limit, total, exact=exact)
 
 
-def _source_rows(
-    connection: Connection, wanted: Filter, source: Source, bounds: Conditions, most: int
-) -> tuple[Conditions, str | None]:
-    """Return the conditions on the rows of a source that are wanted, and the id to which it is read; ``None``: to its end."""
-    selected = [*conditions(wanted), *source.extra, *bounds]
-    if wanted.event_id is not None:
+def _reads(
+    connection: Connection, database: Database, wanted: Filter, most: int, position: str | None = None
+) -> Iterator[tuple[Conditions, str | None]]:
+    """Give the conditions on the rows of each source that are wanted, and the id to which it is read; ``None``: to its end."""
+    bounds = id_bounds(wanted, position)
+    if events := wanted.values("event"):
         # Read first: where PostgreSQL expects many of them, it may search all rows of an organization in order.
-        mine = select(outbox.c.id).where(outbox.c.event_id == wanted.event_id)
-        found = connection.execute(mine.limit(inline(EVENT_ROWS))).all()
-        selected.append(outbox.c.id.in_([row.id for row in found]))
-    served = Filter(**{name: getattr(wanted, name) for name in source.names})
-    # Ids are in the order of the enqueue, so every source serves its time.
-    if source.whole and served == replace(wanted, created_from=None, created_before=None):
-        return selected, None
-    last = (
-        select(outbox.c.id)
-        .where(*conditions(served), *source.extra, *bounds)
-        .order_by(outbox.c.id.desc())
-        .offset(inline(most - 1))
-        .limit(inline(1))
-    )
-    horizon = connection.execute(last).scalar_one_or_none()
-    return selected if horizon is None else [*selected, outbox.c.id >= horizon], horizon
+        mine = select(outbox.c.id).where(outbox.c.event_id.in_(events)).limit(inline(EVENT_ROWS))
+        bounds.append(outbox.c.id.in_([row.id for row in connection.execute(mine).all()]))
+    for part in _parts(database, wanted):
+        asked = [*conditions(database, part.wanted), *part.due]
+        for source in _sources(connection, part.wanted):
+            rows = [*source.extra, *bounds]
+            served = Filter.made(each for each in part.wanted.terms if _is_served(each, source))
+            # Ids are in the order of the enqueue, so every source serves its time.
+            left = [
+                each for each in part.wanted.terms if each not in served.terms and each.name not in _ENQUEUED
+            ]
+            if source.few or (source.whole and not left and not part.due):
+                yield [*asked, *rows], None
+                continue
+            last = select(outbox.c.id).where(*conditions(database, served), *rows).order_by(outbox.c.id.desc())
+            horizon = connection.execute(last.offset(inline(most - 1)).limit(inline(1))).scalar_one_or_none()
+            yield [*asked, *rows, *([] if horizon is None else [outbox.c.id >= horizon])], horizon
+
+
+_ENQUEUED: Final = ("since", "before")
+
+
+def _is_served(term: Term, source: Source) -> bool:
+    is_one = len(term.values) == 1 or term.name in {"id", "key", "event"}
+    return is_one and not term.excluded and term.name in source.names

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -13,11 +14,11 @@ from sqlalchemy import (
     ColumnElement,
     Row,
     Select,
+    Text,
     and_,
     case,
     cast,
     column,
-    exists,
     func,
     literal,
     or_,
@@ -29,30 +30,29 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.chat.store import troubled
 from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.http.masking import reason_for_tenants
+from flowactions_plugin.insights.facts import LATELY_MINUTES, Blocked, Facts, Share, Unsent
+from flowactions_plugin.insights.findings import FAILING_COUNTED, LATE_MS, NAMED, UNSENT_READ, mostly_fail
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker, counted_to
-from flowactions_plugin.insights.verdict import (
-    FAILING_MINUTES,
-    Blocked,
-    Facts,
-    Share,
-    attempts_of,
-    mostly_fail,
-)
+from flowactions_plugin.insights.search import is_due, is_paused
 from flowactions_plugin.insights.views import struct_of
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.postgresql import Blocker
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
+    FAILED,
     FAILING,
     FINISHED,
     LIVE,
     QUARANTINED,
+    TROUBLED,
     UNDELIVERED,
+    UNSENT,
     chat_connections,
     destinations,
     inbound_events,
@@ -62,8 +62,8 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
-from flowactions_plugin.watch.fleet import STALE_MS, Limited
-from flowactions_plugin.watch.statistics import ALERT_FAILURES, ALERT_MS, BUCKET_MS, COUNTS, EVERY_DESTINATION
+from flowactions_plugin.watch.fleet import STALE_MS, Limited, limited_of
+from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION
 
 COUNT_LIMIT: Final = 10_000
 """Up to how many rows are counted that are due, wait or are dead; of those that wait, the ones that are due first."""
@@ -71,12 +71,18 @@ COUNT_LIMIT: Final = 10_000
 QUARANTINED_READ: Final = 1000
 """How many of the deliveries in quarantine are read at the most."""
 
+EVENTS_READ: Final = 1000
+"""Among so many of the last inbound events it is looked for one of each provider."""
+
 MOST_WORKERS: Final = 1000
 
 HOUR_BUCKETS: Final = HOUR_MS // BUCKET_MS
+LATE_BUCKETS: Final = LATELY_MINUTES * 60_000 // BUCKET_MS
 
 _DUE_FIRST: Final = (outbox.c.next_attempt_at, outbox.c.id)
 """The order of an index of the rows that wait."""
+
+_KEY: Final = (destinations.c.organization_id, destinations.c.destination)
 
 
 def top(rows: Select[Any], by: Sequence[str], **more: ColumnElement[Any]) -> Select[Any]:
@@ -96,29 +102,23 @@ def top(rows: Select[Any], by: Sequence[str], **more: ColumnElement[Any]) -> Sel
 def read_facts(
     connection: Connection, database: Database, scope: Scope, settings: Settings, uptime_ms: int
 ) -> Facts:
-    """Read how deliveries stand, as far as the verdict and the gauges need it."""
+    """Read how deliveries stand, as far as findings, verdict and gauges need it."""
     sees_all = scope.organization_id is None
     rows = _numbers(connection, database, scope, _alerts_at(settings) if sees_all else None)
     first = rows[0]
     now, waiting = first.now, sum(row.number or 0 for row in rows)
     workers, limited = workers_of(connection, scope, now)
-    buckets = _buckets(connection, scope, now)
-    alerts = None
-    if first.alerts_destination is not None:
-        alerts = DestinationState(
-            destination=first.alerts_destination,
-            organization_id=EVERY_ORGANIZATION,
-            failing_since=first.alerts_failing_since,
-            failures_in_row=first.alerts_failures_in_row,
-            last_reason=first.alerts_last_reason or first.alerts_last_error,
-        )
-    return Facts(
+    refusal = None if database.refused is None else database.refused.words
+    # Names of processes and roles are the operators'.
+    blockers, lacking = (database.blockers(connection), database.lacking(connection)) if sees_all else ((), ())
+    is_late = (first.oldest_due_ms or 0) >= LATE_MS
+    facts = Facts(
         now=now,
         sees_all=sees_all,
         mode=settings.delivery,
         tick_seconds=settings.tick_seconds,
         uptime_ms=uptime_ms,
-        refusal=None if database.refused is None else database.refused.words,
+        refusal=obstacle_of(lacking, blockers) or refusal,
         due=Counted(number=min(first.due, COUNT_LIMIT), exact=first.due_read <= COUNT_LIMIT),
         oldest_due_ms=None if first.oldest_due_ms is None else max(0, first.oldest_due_ms),
         held_ms_ago=first.held_ms_ago,
@@ -137,14 +137,29 @@ def read_facts(
         ],
         paused=(first.paused, first.paused_automatically),
         paused_since=first.paused_since,
-        alerts=alerts,
+        alerts=None if first.alerts_destination is None else _alerts(first),
         workers=workers,
         limited=limited,
-        buckets=buckets,
-        shares=_still_failing(connection, scope, now) if mostly_fail(*attempts_of(buckets)) else (),
-        # Whose it is, an organization's people may not know.
+        buckets=_buckets(connection, scope, now),
+        failing=failing(connection, database, scope, now, limited),
+        busiest=_busiest(connection, database, scope) if is_late else None,
+        unsent=_unsent(connection, scope, now),
         snapshot=database.oldest_snapshot(connection) if sees_all else None,
+        blockers=blockers,
+        lacking=lacking,
+        quarantined=_quarantined(connection, scope, NAMED + 1),
+        inbound=_inbound_failing(connection, now) if sees_all else (),
     )
+    shares = _shares(connection, database, facts) if mostly_fail(*facts.attempts) and facts.failing else ()
+    return facts._replace(shares=shares)
+
+
+def obstacle_of(lacking: Sequence[str], blockers: Sequence[Blocker]) -> str | None:
+    """Return why nothing can be queued, claimed or completed now; ``None``: the rights and the locks do not keep it."""
+    missing = [each for each in lacking if each.endswith(f" {outbox.name}")]
+    if missing:
+        return f"this process's role lacks {', '.join(missing)}"
+    return "; ".join(held.words for held in blockers if outbox.name in held.places) or None
 
 
 def _alerts_at(settings: Settings) -> str | None:
@@ -152,6 +167,16 @@ def _alerts_at(settings: Settings) -> str | None:
         return None if settings.alerts_url is None else parse_destination(settings.alerts_url).key
     except EgressRefused:
         return None  # no host starts with it
+
+
+def _alerts(row: Any) -> DestinationState:
+    return DestinationState(
+        destination=row.alerts_destination,
+        organization_id=EVERY_ORGANIZATION,
+        failing_since=row.alerts_failing_since,
+        failures_in_row=row.alerts_failures_in_row,
+        last_reason=row.alerts_last_reason or row.alerts_last_error,
+    )
 
 
 def _numbers(connection: Connection, database: Database, scope: Scope, alerts_at: str | None) -> list[Row[Any]]:
@@ -162,12 +187,11 @@ def _numbers(connection: Connection, database: Database, scope: Scope, alerts_at
         ``number`` of deliveries and of ``organizations``, and ``since`` when; the reason ``None`` is of all others that wait.
     """
     now, mine = database.now(), of_scope(outbox, scope)
-    free = or_(outbox.c.claimed_until.is_(None), outbox.c.claimed_until <= now)
     # SQLite would look for one organization's rows among all by their times, but not by those of an expression.
     at = outbox.c.next_attempt_at if scope.organization_id is None else outbox.c.next_attempt_at + 0
-    due = (at <= now, ~is_paused(outbox.c.organization_id, outbox.c.destination))
+    (_, unpaused, free) = is_due(database)
     rows = _waiting(scope, outbox.c.next_attempt_at, outbox.c.updated_at, free.label("free"))
-    head = rows.where(*due).subquery("due")
+    head = rows.where(at <= now, unpaused).subquery("due")
     # Each has an index of the state.
     dead = UNDELIVERED if scope.organization_id is not None else FINISHED
     counts = select(
@@ -177,14 +201,18 @@ def _numbers(connection: Connection, database: Database, scope: Scope, alerts_at
         (now - func.min(case((head.c.free, head.c.next_attempt_at)))).label("oldest_due_ms"),
         (now - func.max(case((~head.c.free, head.c.updated_at)))).label("held_ms_ago"),
         _up_to(outbox, outbox.c.status == inline("dead"), dead, *mine).label("dead"),
-        _up_to(chat_connections, troubled(now - DAY_MS), *of_scope(chat_connections, scope)).label("chat"),
+        _up_to(chat_connections, TROUBLED, troubled(now - DAY_MS), *of_scope(chat_connections, scope)).label(
+            "chat"
+        ),
     ).select_from(head)
+    held = select(pauses).where(*pauses_of(scope)).limit(inline(COUNT_LIMIT)).subquery("held")
     paused = select(
         func.count().label("paused"),
-        func.count(case((pauses.c.paused_role == inline(AUTOMATIC.role), 1))).label("paused_automatically"),
-        func.min(pauses.c.paused_at).label("paused_since"),
-    ).where(*pauses_of(scope))
-    alerts = select(*(destinations.c[name].label(f"alerts_{name}") for name in _HEALTH)).where(
+        func.count(case((held.c.paused_role == inline(AUTOMATIC.role), 1))).label("paused_automatically"),
+        func.min(held.c.paused_at).label("paused_since"),
+    ).select_from(held)
+    told = ("destination", "failing_since", "failures_in_row", "last_error", "last_reason")
+    alerts = select(*(destinations.c[name].label(f"alerts_{name}") for name in told)).where(
         destinations.c.organization_id == EVERY_ORGANIZATION,
         destinations.c.destination == alerts_at,
         FAILING,
@@ -212,6 +240,33 @@ def _waiting(scope: Scope, *columns: Any) -> Select[Any]:
     )  # by an index that SQLite takes by this condition only
 
 
+def _busiest(connection: Connection, database: Database, scope: Scope) -> tuple[str, str, int] | None:
+    """Return the organization and the destination of the most rows that are due, and their number."""
+    key = ("organization_id", "destination")
+    rows = _waiting(scope, *(outbox.c[name] for name in key)).where(*is_due(database))
+    found = connection.execute(top(rows, key).order_by(column("number").desc(), *key).limit(1)).one_or_none()
+    return None if found is None else (found.organization_id, found.destination, found.number)
+
+
+def _unsent(connection: Connection, scope: Scope, now: int) -> list[Unsent]:
+    """Return deliveries of the last day that ended without an attempt, the latest first."""
+    columns = (
+        outbox.c[name] for name in ("organization_id", "flow_id", "node_id", "last_error", "finished_at")
+    )
+    rows = select(*columns).where(UNSENT, outbox.c.finished_at >= now - DAY_MS).limit(inline(UNSENT_READ))
+    if scope.organization_id is None:
+        found = connection.execute(rows.order_by(outbox.c.finished_at.desc())).all()
+        return [_unsent_row(row, row.last_error or "") for row in found]
+    # By an index of the organization's failures, so that it reads no other's.
+    mine = rows.where(FAILED, *of_scope(outbox, scope)).order_by(outbox.c.id.desc())
+    found = sorted(connection.execute(mine).all(), key=lambda row: -row.finished_at)
+    return [_unsent_row(row, reason_for_tenants(row.last_error or "", "")) for row in found]
+
+
+def _unsent_row(row: Row[Any], reason: str) -> Unsent:
+    return Unsent(row.organization_id, row.flow_id, row.node_id, reason, row.finished_at)
+
+
 def _up_to(table: Any, *conditions: Any) -> ColumnElement[int]:
     """Return how many rows meet conditions, counted to one more than `COUNT_LIMIT`."""
     rows = select(literal(1)).select_from(table).where(*conditions).limit(inline(COUNT_LIMIT + 1))
@@ -228,20 +283,11 @@ def workers_of(connection: Connection, scope: Scope, now: int) -> tuple[list[Wor
         state = "stopped" if row.stopped_at is not None else "stale" if is_stale else "alive"
         found.append(struct_of(row, Worker, state=state))
         if state == "alive":
-            for organization, destination, since in _limited_of(row.limited):
-                if scope.allows(organization):
+            for organization, destinations in limited_of(row.limited).items():
+                for destination, since in destinations.items() if scope.allows(organization) else ():
                     own = limited.setdefault(organization, {})
                     own[destination] = min(since, own.get(destination, since))
     return found, limited
-
-
-def _limited_of(text: Any) -> list[tuple[str, str, int]]:
-    """Return what a worker has written; nothing, where no worker of this release can have written it."""
-    try:
-        found = msgspec.json.decode(text, type=dict[str, dict[str, int]])
-    except (msgspec.DecodeError, UnicodeError, TypeError):
-        return []
-    return [(organization, *each) for organization, own in found.items() for each in own.items()]
 
 
 def _buckets(connection: Connection, scope: Scope, now: int) -> list[Bucket]:
@@ -262,34 +308,38 @@ def _starts(now: int, number: int) -> list[int]:
     return [last - each * BUCKET_MS for each in reversed(range(number))]
 
 
-def _still_failing(connection: Connection, scope: Scope, now: int) -> list[Share]:
+def _shares(connection: Connection, database: Database, facts: Facts) -> list[Share]:
     """Return the failed attempts of the last minutes to destinations that still fail, by organization, the most failures first."""
-    since = _starts(now, FAILING_MINUTES * 60_000 // BUCKET_MS)[0]
-    failed = func.sum(statistics.c.failed).label("failed")
-    places = func.count(statistics.c.destination.distinct()).label("places")
-    own = statistics.alias("own")
+    given = database.sql.values_table("given", organization=Text, destination=Text)
+    starts, own = _starts(facts.now, LATE_BUCKETS), statistics.alias("own")
     attempts = select(func.coalesce(func.sum(own.c.delivered + own.c.failed), 0)).where(
-        own.c.bucket >= since,
-        own.c.organization_id == statistics.c.organization_id,
+        own.c.bucket.in_(starts),
+        own.c.organization_id == given.c.organization,
         own.c.destination == EVERY_DESTINATION,
     )
+    failed = func.sum(statistics.c.failed).label("failed")
+    places = func.count(statistics.c.destination.distinct())
+    whose = given.c.organization
     query = (
-        select(statistics.c.organization_id, attempts.correlate(statistics).scalar_subquery(), failed, places)
-        .join_from(statistics, destinations, _same(statistics, destinations))
-        .where(
-            statistics.c.bucket >= since,
-            statistics.c.failed > 0,
-            statistics.c.organization_id != inline(EVERY_ORGANIZATION),  # that of alerts is told apart
-            FAILING,
-            *of_scope(statistics, scope),
-        )
-        .group_by(statistics.c.organization_id)
-        .order_by(failed.desc(), statistics.c.organization_id)
+        select(whose, attempts.correlate(given).scalar_subquery(), failed, places)
+        .join_from(given, statistics, _is_of(statistics, given))
+        .where(statistics.c.bucket.in_(starts), statistics.c.failed > 0)
+        .group_by(whose)
+        .order_by(failed.desc(), whose)
     )
-    return [Share(*row) for row in connection.execute(query)]
+    return [Share(*row) for row in connection.execute(query, _given(database, facts.failing))]
 
 
-def quarantined(connection: Connection, scope: Scope, limit: int) -> list[Row[Any]]:
+def _is_of(table: Any, given: Any) -> ColumnElement[bool]:
+    return and_(table.c.organization_id == given.c.organization, table.c.destination == given.c.destination)
+
+
+def _given(database: Database, places: Sequence[DestinationState]) -> dict[str, str]:
+    rows = [{"organization": each.organization_id, "destination": each.destination} for each in places]
+    return {"given": database.sql.json_rows(rows)}
+
+
+def _quarantined(connection: Connection, scope: Scope, limit: int) -> list[Row[Any]]:
     """Return deliveries in quarantine with the number of leases that have expired, the oldest first."""
     # An index holds only the few rows in quarantine. If the query also named the organization, SQLite would read all of its rows.
     columns = (
@@ -301,123 +351,106 @@ def quarantined(connection: Connection, scope: Scope, limit: int) -> list[Row[An
     return [*connection.execute(mine.limit(inline(limit))).all()]
 
 
-def inbound_failing(connection: Connection, now: int) -> list[Row[Any]]:
+def _inbound_failing(connection: Connection, now: int) -> list[Row[Any]]:
     """Return of each provider the latest reason why requests failed within the last hour, if none was processed."""
     table, since = inbound_requests.c, now - HOUR_MS
-    processed = exists().where(
-        inbound_events.c.provider == table.provider, inbound_events.c.received_at >= since
-    )
+    last = select(inbound_events.c.provider).where(inbound_events.c.received_at >= since)
+    last = last.order_by(inbound_events.c.received_at.desc()).limit(inline(EVENTS_READ))
     query = select(inbound_requests).where(
-        table.last_at >= since, table.result.in_(("refused", "invalid", "failed")), ~processed
+        table.last_at >= since,
+        table.result.in_(("refused", "invalid", "failed")),
+        table.provider.not_in(select(last.subquery().c.provider)),
     )
     found: dict[str, Row[Any]] = {}
-    for row in connection.execute(query.order_by(table.last_at.desc())):
+    for row in connection.execute(query.order_by(table.last_at.desc()).limit(inline(EVENTS_READ))):
         found.setdefault(row.provider, row)
     return [found[provider] for provider in sorted(found)]
 
 
-_HEALTH: Final = (
-    "destination",
-    "last_success_at",
-    "failing_since",
-    "failures_in_row",
-    "last_error",
-    "last_reason",
-)
-
-
-LEAST_IN_A_ROW: Final = 3
-"""So many failures in a row make a destination one that fails, where most attempts fail."""
-
-
-def _fails(now: int) -> list[Any]:
-    """Return the conditions on destinations that fail, lately or with deliveries that wait for them.
-
-    They fail as for an alert, or a few times in a row and in most attempts of the last hour.
-    """
-    health = destinations.c
-    waits = exists().where(
-        LIVE, outbox.c.destination == health.destination, outbox.c.organization_id == health.organization_id
-    )
-    long = health.last_failure_at - health.failing_since >= ALERT_MS
-    more = func.sum(statistics.c.failed) > func.sum(statistics.c.delivered)
-    hour = and_(_same(statistics, destinations), statistics.c.bucket.in_(_starts(now, HOUR_BUCKETS)))
-    mostly = and_(health.failures_in_row >= LEAST_IN_A_ROW, select(more).where(hour).scalar_subquery())
-    return [
-        FAILING,
-        health.organization_id != inline(EVERY_ORGANIZATION),  # that of alerts is told apart
-        or_(health.failures_in_row >= ALERT_FAILURES, long, mostly),
-        or_(health.last_failure_at >= now - HOUR_MS, waits),
-    ]
-
-
-def states(
+def failing(
     connection: Connection,
+    database: Database,
     scope: Scope,
     now: int,
     limited: Limited,
-    limit: int,
-    *,
-    failing: bool = False,
-    after: tuple[str, str] | None = None,
+    limit: int = FAILING_COUNTED + 1,
 ) -> list[DestinationState]:
-    """Return destinations, each with its last hour: by organization and name, or those that fail now, for longest first."""
-    key = (destinations.c.organization_id, destinations.c.destination)
-    order = (destinations.c.failing_since, *key) if failing else key
-    wanted = [*(_fails(now) if failing else ()), *(() if after is None else [tuple_(*key) > after])]
-    chosen = (
-        select(destinations, _paused(destinations))
-        .where(*wanted, *of_scope(destinations, scope))
-        .order_by(*order)
-        .limit(inline(limit))
-        .subquery("chosen")
+    """Return destinations whose last attempt has failed, the latest failure first, with what waits where that is long ago."""
+    # That of alerts is told apart.
+    chosen = _failing(scope).where(_KEY[0] != inline(EVERY_ORGANIZATION)).limit(inline(limit))
+    found = _states(connection, scope, now, limited, chosen)
+    found.sort(key=lambda place: (-(place.last_failure_at or 0), place.organization_id, place.destination))
+    is_old = any((place.last_failure_at or 0) < now - LATELY_MINUTES * 60_000 for place in found)
+    return with_depth(connection, database, scope, found) if is_old else found
+
+
+def _failing(scope: Scope) -> Select[Any]:
+    at = destinations.c.last_failure_at
+    return select(destinations).where(FAILING, *of_scope(destinations, scope)).order_by(at.desc(), *_KEY)
+
+
+def listed(
+    connection: Connection, scope: Scope, now: int, limited: Limited, limit: int, cursor: str | None
+) -> tuple[list[DestinationState], str | None]:
+    """Return a page of destinations: those whose last attempt has failed first, the latest failure first; then by name.
+
+    It returns the cursor of the next page, too. A page may be shorter than the limit, because it passes over what was before.
+    """
+    at, after = destinations.c.last_failure_at, _after(cursor)
+    found: list[DestinationState] = []
+    if after is None or after[0] is not None:
+        chosen = _failing(scope)
+        if after is not None:
+            chosen = chosen.where(at <= after[0], or_(at < after[0], tuple_(*_KEY) > after[1:]))
+        found = _states(connection, scope, now, limited, chosen.limit(inline(limit + 1)))
+        found.sort(key=lambda place: (-(place.last_failure_at or 0), place.organization_id, place.destination))
+        if len(found) > limit:
+            last = found[limit - 1]
+            return found[:limit], _cursor(last.last_failure_at, last)
+        after = (None, "", "")
+    rest = limit - len(found)
+    others = (
+        select(destinations).where(tuple_(*_KEY) > after[1:], *of_scope(destinations, scope)).order_by(*_KEY)
     )
-    hour = and_(_same(chosen, statistics), statistics.c.bucket.in_(_starts(now, HOUR_BUCKETS)))
-    query = (
-        select(chosen, *_sums())
-        .join_from(chosen, statistics, hour, isouter=True)
-        .group_by(*chosen.c)
-        .order_by(*(chosen.c[each.name] for each in order))
+    read = _states(connection, scope, now, limited, others.limit(inline(rest + 1)))
+    read.sort(key=lambda place: (place.organization_id, place.destination))
+    found += [place for place in read[:rest] if place.failing_since is None]
+    more = len(read) > rest
+    if more and not rest:
+        return found, _cursor(None, DestinationState(destination="", organization_id=""))
+    return found, _cursor(None, read[rest - 1]) if more else None
+
+
+def _cursor(at: int | None, place: DestinationState) -> str:
+    text = msgspec.json.encode((at, place.organization_id, place.destination))
+    return base64.urlsafe_b64encode(text).decode().rstrip("=")
+
+
+def _after(cursor: str | None) -> tuple[int | None, str, str] | None:
+    if not cursor:
+        return None
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        found = msgspec.json.decode(text, type=tuple[int | None, str, str])
+    except (ValueError, binascii.Error, msgspec.MsgspecError):
+        raise FilterInvalid("cursor: must be the next cursor of a page of the same list", "cursor") from None
+    if any("\0" in part for part in found[1:]) or not -(1 << 53) < (found[0] or 0) < 1 << 53:
+        raise FilterInvalid("cursor: must be the next cursor of a page of the same list", "cursor")
+    return found
+
+
+def _states(
+    connection: Connection, scope: Scope, now: int, limited: Limited, rows: Select[Any]
+) -> list[DestinationState]:
+    """Return destinations, each with its last hour."""
+    chosen = rows.add_columns(_paused(destinations)).subquery("chosen")
+    hour = and_(
+        chosen.c.organization_id == statistics.c.organization_id,
+        chosen.c.destination == statistics.c.destination,
+        statistics.c.bucket.in_(_starts(now, HOUR_BUCKETS)),
     )
+    query = select(chosen, *_sums()).join_from(chosen, statistics, hour, isouter=True).group_by(*chosen.c)
     return [_state(row, scope, limited) for row in connection.execute(query)]
-
-
-def busiest(
-    connection: Connection, scope: Scope, now: int, limit: int, limited: Limited
-) -> tuple[list[DestinationState], list[DestinationState]]:
-    """Return the destinations of the last hour with the most failures, and those that took workers' time most."""
-    key = (statistics.c.organization_id, statistics.c.destination)
-    totals = (
-        select(*key, *_sums())
-        .where(
-            statistics.c.bucket >= _starts(now, HOUR_BUCKETS)[0],
-            statistics.c.destination != EVERY_DESTINATION,
-            *of_scope(statistics, scope),
-        )
-        .group_by(*key)
-        .subquery("totals")
-    )
-    order = (totals.c.organization_id, totals.c.destination)
-    by_failed, by_time = (
-        func.row_number().over(order_by=(totals.c[name].desc(), *order)).label(f"by_{name}")
-        for name in ("failed", "worker_ms")
-    )
-    ranked = select(totals, by_failed, by_time).subquery("ranked")
-    health = [destinations.c[name] for name in _HEALTH if name != "destination"]
-    wanted = [and_(ranked.c[f"by_{name}"] <= limit, ranked.c[name] > 0) for name in ("failed", "worker_ms")]
-    query = (
-        select(ranked, *health, _paused(ranked))
-        .join_from(ranked, destinations, _same(ranked, destinations), isouter=True)
-        .where(or_(*wanted))
-    )
-    rows = connection.execute(query).all()
-
-    def first(name: str) -> list[DestinationState]:
-        by = attrgetter(f"by_{name}")
-        mine = [row for row in rows if getattr(row, name) and by(row) <= limit]
-        return [_state(row, scope, limited) for row in sorted(mine, key=by)]
-
-    return first("failed"), first("worker_ms")
 
 
 def _sums() -> list[ColumnElement[int]]:
@@ -433,10 +466,6 @@ def _paused(table: Any) -> ColumnElement[int]:
     return case((is_paused(table.c.organization_id, table.c.destination), 1), else_=0).label("paused")
 
 
-def _same(table: Any, other: Any) -> ColumnElement[bool]:
-    return and_(table.c.organization_id == other.c.organization_id, table.c.destination == other.c.destination)
-
-
 def _state(row: Row[Any], scope: Scope, limited: Limited) -> DestinationState:
     reason = row.last_reason or row.last_error
     if scope.organization_id is not None:
@@ -444,7 +473,6 @@ def _state(row: Row[Any], scope: Scope, limited: Limited) -> DestinationState:
     return struct_of(
         row,
         DestinationState,
-        failures_in_row=row.failures_in_row or 0,
         last_reason=reason,
         paused=bool(row.paused),
         limited_since=limited.get(row.organization_id, {}).get(row.destination),
@@ -454,27 +482,26 @@ def _state(row: Row[Any], scope: Scope, limited: Limited) -> DestinationState:
 
 
 def with_depth(
-    connection: Connection, scope: Scope, found: Sequence[DestinationState]
+    connection: Connection, database: Database, scope: Scope, found: Sequence[DestinationState]
 ) -> list[DestinationState]:
     """Return destinations with how many deliveries wait for each, and since when, among those that are due first."""
-    waits = _waiting(scope, outbox.c.organization_id, outbox.c.destination, outbox.c.created_at)
-    query = top(waits, ("organization_id", "destination"), since=func.min(column("created_at")))
-    rows = {(row.organization_id, row.destination): row for row in connection.execute(query)}
-    exact = sum(row.number for row in rows.values()) <= COUNT_LIMIT
-    shown = []
-    for each in found:
-        row = rows.get((each.organization_id, each.destination))
-        waiting = Counted(number=0 if row is None else row.number, exact=exact)
-        shown.append(replace(each, waiting=waiting, waiting_since=None if row is None else row.since))
-    return shown
-
-
-def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
-    """Return the condition that a destination is paused, by its organization or for all."""
-    return exists().where(
-        pauses.c.destination == destination,
-        or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
+    given = database.sql.values_table("given", organization=Text, destination=Text)
+    waits = _waiting(scope, outbox.c.organization_id, outbox.c.destination, outbox.c.created_at).subquery(
+        "waits"
     )
+    total = select(func.count()).select_from(waits).scalar_subquery()
+    query = (
+        select(given.c.organization, given.c.destination, func.count(), func.min(waits.c.created_at), total)
+        .join_from(given, waits, _is_of(waits, given))
+        .group_by(given.c.organization, given.c.destination)
+    )
+    rows = {row[:2]: row[2:] for row in connection.execute(query, _given(database, found))} if found else {}
+    exact = all(row[2] <= COUNT_LIMIT for row in rows.values())
+    shown = []
+    for place in found:
+        number, since, _ = rows.get((place.organization_id, place.destination), (0, None, 0))
+        shown.append(replace(place, waiting=Counted(number=number, exact=exact), waiting_since=since))
+    return shown
 
 
 def pauses_of(scope: Scope) -> list[ColumnElement[bool]]:
@@ -483,7 +510,7 @@ def pauses_of(scope: Scope) -> list[ColumnElement[bool]]:
         return []
     # Where others send, an organization is not told.
     place = pauses.c.destination
-    has_sent = exists().where(destinations.c.destination == place, *of_scope(destinations, scope))
+    has_sent = select(1).where(destinations.c.destination == place, *of_scope(destinations, scope)).exists()
     uses = or_(has_sent, place.in_(_waiting(scope, outbox.c.destination)))
     return [or_(*of_scope(pauses, scope), and_(pauses.c.organization_id == EVERY_ORGANIZATION, uses))]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -9,15 +10,15 @@ import msgspec
 
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import is_id, to_iso
-from flowactions_plugin.egress.attempt import NOTES
-from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, LOST_KEPT, NOTES
+from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
-from flowactions_plugin.insights.explain import after_the_end, certainty
-from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.facts import about
 from flowactions_plugin.insights.results import (
     Action,
     Attempt,
     AuditEntry,
+    Certainty,
     Delivery,
     DeliveryDetail,
     Milliseconds,
@@ -25,6 +26,7 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import FINISHED
+from flowactions_plugin.storage.schema import BEHIND_MS
 from flowactions_plugin.watch.statistics import answered
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -32,6 +34,19 @@ D = TypeVar("D", bound=Delivery)
 
 RESENT_FROM: Final = "resentFrom"
 """The field of a stored origin that names the delivered row."""
+
+
+_NEVER_CONNECTED: Final = re.compile(
+    r"timed out after \S+ s while (resolving the name|connecting|making the TLS handshake)"
+    r"|cannot connect to |the TLS certificate of |.{1,300} has no address now: "
+    rf"|{re.escape(PROXY_FAILED)}"
+    # Refused by a rule, before anything was dialled.
+    r"|Requests to .{1,300} are not allowed|The URL "
+)
+_ANSWERED: Final = re.compile(r".{1,300} broke its answer off|what .{1,300} answered is not HTTP")
+
+AHEAD_MS: Final = 1000
+"""An attempt that began so long after its end is remarked on; clocks that are synchronized differ by less."""
 
 
 class _Source(msgspec.Struct, rename="camel"):
@@ -51,6 +66,11 @@ def struct_of(row: Any, kind: type[T], **others: Any) -> T:
     return kind(**{name: getattr(row, name) for name in names if name not in others}, **others)
 
 
+def is_behind(row: Any) -> bool:
+    """Return whether a row waits for the delivery before it in its sequence."""
+    return bool(row.next_attempt_at == BEHIND_MS and row.status == "pending")
+
+
 def delivery_of(row: Any, *, for_operators: bool) -> Delivery:
     """Return a delivery of a list, from its columns; ``for_operators``: who sees it may read why something failed here."""
     return _delivery(row, Delivery, for_operators=for_operators)
@@ -63,7 +83,7 @@ def _delivery(row: Any, kind: type[D], *, for_operators: bool, **others: Any) ->
         kind,
         agent_id=row.agent_id or None,
         url=masked_url(row.url),
-        next_attempt_at=None if row.status in FINISHED else _moment(row.next_attempt_at),
+        next_attempt_at=None if row.status in FINISHED or is_behind(row) else _moment(row.next_attempt_at),
         created_at=_moment(row.created_at),
         updated_at=_moment(row.updated_at),
         finished_at=_moment(row.finished_at),
@@ -151,7 +171,6 @@ def action_of(row: Any, scope: Scope) -> Action:
         actor_id=who.id,
         actor_name=who.name,
         reset_attempts=bool(row.reset_attempts),
-        filter=_decoded(row.filter, Filter) or Filter(),
     )
 
 
@@ -184,3 +203,38 @@ def _reason(text: str | None, url: str, *, for_operators: bool) -> str | None:
 def _shown(value: bytes) -> str:
     """Return bytes as text that JSON can hold."""
     return bytes(value).decode("utf-8", "replace")
+
+
+def certainty(status_code: int | None, error: str | None, note: str | None) -> Certainty:
+    """Return whether the receiver can have had an attempt, from its answer, its error and its note.
+
+    A timeout is not a failure of the receiver's: it may have done what the webhook asked for. Where the reason says
+    nothing of how far the request has got, it may have left.
+    """
+    if THROUGH_PROXY in (note or ""):
+        return "answered through the proxy"
+    if status_code is not None or _ANSWERED.match(error or ""):
+        return "answered"
+    # If the request was to be sent again, only the second connection can have failed.
+    sent_again = any(each in (note or "") for each in (CLOSED_KEPT, LOST_KEPT))
+    sent = sent_again or not _NEVER_CONNECTED.match(error or "")
+    return "sent, no answer" if sent else "never connected"
+
+
+def after_the_end(began: int | None, end: int | None, worker: str | None, *, has_ended: bool) -> str | None:
+    """Return a remark on an attempt that began after its outcome was stored; ``None``: it did not.
+
+    Attempts have the time of the machine that made them, outcomes have the database's.
+
+    Args:
+        began: the attempt, Unix milliseconds.
+        end: when the delivery ended or, before that, when it was last changed.
+        worker: which made the attempt; ``None``: not known.
+        has_ended: whether the delivery has ended.
+    """
+    if began is None or end is None or began - end < AHEAD_MS:
+        return None
+    late = about(began - end)
+    what = "the delivery ended" if has_ended else "its outcome was stored"
+    whose = "a worker" if worker is None else f"worker {worker}"
+    return f"began {late} after {what}, by the database's clock: the clock of {whose} was ahead"

@@ -147,6 +147,7 @@ class LogicActions:
                 headers=action.headers,
                 body=_envelope(ref, to_iso(at)),
                 idempotency_key=occasion[1] if occasion[0] == "key" else None,
+                order_key=action.order_key,
             )
             # A call that is repeated with its key gets the time of its repetition, and is the same event.
             return await self._outbox.new_delivery(webhook, _envelope(ref, ""))

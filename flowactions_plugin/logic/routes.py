@@ -7,16 +7,16 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from litestar import Response, Router, post
-from litestar.di import NamedDependency, Provide
-from litestar.params import FromPath, JSONBody
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
 from flowactions_hookspecs import ApiPrincipal, Host, LogicActionRef
 from flowactions_hookspecs.checks import id_fault
 from flowactions_plugin.host_answers import has_agent
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
-from flowactions_plugin.http.openapi import of_one_host, openapi_spec
-from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.auth import PRINCIPAL, ASGIRequest, RouteGuard, principal_of
+from flowactions_plugin.http.openapi import openapi_spec, plugin_router
+from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.http.strict import NO_NUL, Id
 from flowactions_plugin.logic.dispatch import ActionUnusable, LogicActions, RateExceeded
 
@@ -98,8 +98,8 @@ class EnqueuedAnswer(msgspec.Struct):
 async def trigger(
     principal: NamedDependency[ApiPrincipal],
     actions: NamedDependency[LogicActions],
-    agent_id: FromPath[str],
-    experience_id: FromPath[str],
+    agent_id: Annotated[str, PathParameter(description="Percent-encoded.")],
+    experience_id: Annotated[str, PathParameter(description="Percent-encoded.")],
     data: JSONBody[LogicWebhookCall],
 ) -> Response[Any]:
     """Enqueue the webhook action that the ids point at, once per ``idempotencyKey`` and agent (§4.2).
@@ -138,13 +138,11 @@ def logic_router(host: Host, guard: RouteGuard, actions: LogicActions) -> Router
         ):
             raise Problem("not_found", "No agent has this id.")
 
-    return Router(
+    return plugin_router(
         "/",
-        route_handlers=of_one_host(trigger),
-        dependencies={"principal": PRINCIPAL, "actions": Provide(lambda: actions, sync_to_thread=False)},
+        trigger,
+        dependencies={"principal": PRINCIPAL, "actions": actions},
         guards=[guard.guard(check_agent)],
-        request_max_body_size=BODY_BYTES,
-        exception_handlers=HANDLERS,
         tags=["Logic webhooks"],
     )
 

@@ -1,31 +1,43 @@
-"""The chat-message node: its config, and posting when a walk reaches it."""
+"""The chat-message node: its config, what is wrong with it, and posting when a walk reaches it."""
 
 from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
-from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
-from flowactions_hookspecs.nodes import Check, MakePreview
+from flowactions_hookspecs import (
+    ConfigProblem,
+    Node,
+    NodeDraft,
+    NodeResult,
+    NodeType,
+    Preview,
+    Walk,
+    config_schema,
+)
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
+from flowactions_plugin.chat.directory import NOT_CHECKED
 from flowactions_plugin.chat.failures import (
+    REVOKED,
     UNEXPECTED,
     ChatRefused,
     advice,
     advice_for_operators,
     code_with_detail,
 )
-from flowactions_plugin.chat.messenger import Messenger
-from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.nodes import faults, template
 from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -35,7 +47,7 @@ NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
 NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
-EMPTY_MESSAGE: Final = "The message is empty: write a text."
+MESSAGE_CUT: Final = f"The message is cut at {template.CHAT_MESSAGE_LENGTH} characters."
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
@@ -69,8 +81,7 @@ class ChatMessageConfig(msgspec.Struct, frozen=True, rename="camel"):
         Annotated[str, Meta(title="Person", description="The member's ID.", min_length=1)] | UnsetType
     ) = UNSET
     chat_retry_on_failure: Annotated[
-        bool,
-        Meta(title="Try again when sending fails", description="Up to 4 attempts within a few seconds."),
+        bool, Meta(title="Try again when sending fails", description="Up to 4 attempts within a few seconds.")
     ] = False
     chat_continue_on_failure: Annotated[
         bool,
@@ -94,11 +105,6 @@ class ChatMessageConfig(msgspec.Struct, frozen=True, rename="camel"):
     def target_field(self) -> str:
         """The field that holds it."""
         return "chatUserId" if self.to_member else "chatChannelId"
-
-    @property
-    def missing_target(self) -> str:
-        """What to do when it is missing."""
-        return "Choose a person." if self.to_member else "Choose a channel."
 
 
 UI_SCHEMA: Final[dict[str, Any]] = {
@@ -131,16 +137,13 @@ def _schema() -> dict[str, Any]:
         {"const": "dm", "title": "A person (direct message)"},
     ]
     branches = [
-        {
-            "properties": {"chatActionType": {"const": action}, field: properties.pop(field)},
-            "required": [field],
-        }
+        {"properties": {"chatActionType": {"const": action}, field: properties.pop(field)}, "required": [field]}
         for action, field in (("channel", "chatChannelId"), ("dm", "chatUserId"))
     ]
     return {**schema, "dependencies": {"chatActionType": {"oneOf": branches}}}
 
 
-def node_type(node: ChatMessageNode, check: Check, preview: MakePreview) -> NodeType:
+def node_type(node: ChatMessageNode) -> NodeType:
     """Describe the node type to the flow editor, with the routes of its fields' pickers, and whether chat can be used here."""
     return NodeType(
         name=NAME,
@@ -151,24 +154,17 @@ def node_type(node: ChatMessageNode, check: Check, preview: MakePreview) -> Node
         config_schema=_schema(),
         ui_schema=UI_SCHEMA,
         pickers={"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH},
-        template_variables=VARIABLES,
+        template_variables=template.VARIABLES,
         available=node.is_available,
         unavailable_reason=None if node.is_available else NOT_SET_UP,
         reach=node.reach,
-        check=check,
-        preview=preview,
+        check=node.check,
+        preview=node.preview,
     )
 
 
 class _NotSent(NamedTuple):
-    """Why a message was not sent.
-
-    Attributes:
-        reason: one of those of §6.3.
-        advice: what a person should do.
-        code: for the log; empty when there is nothing more precise than the reason.
-        for_operators: what an operator should do, if that is something else; for the log.
-    """
+    """Why a message was not sent: a reason of §6.3, what a person does, and for the log what is more precise than these."""
 
     reason: str
     advice: str
@@ -177,18 +173,18 @@ class _NotSent(NamedTuple):
 
 
 class ChatMessageNode:
-    """What reaching a chat-message node does (§1.2).
+    """What a chat-message node does when a walk reaches it (§1.2), and what an editor is told before.
 
     Fail-open: the walk goes on unless the config says otherwise.
 
     Args:
-        messenger: sends messages; ``None`` when chat is not configured.
+        chat: what chat needs, or the error that says which setting is missing.
         telemetry: counts messages; ``None``: nothing does.
     """
 
-    def __init__(self, messenger: Messenger | None, telemetry: Telemetry | None = None) -> None:
-        self._messenger = messenger
-        self.is_available = messenger is not None
+    def __init__(self, chat: Chat | NotConfigured, telemetry: Telemetry | None = None) -> None:
+        self._chat = chat
+        self.is_available = isinstance(chat, Chat)
         self._meters = (telemetry or Telemetry()).meters
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:
@@ -201,7 +197,8 @@ class ChatMessageNode:
             failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
         if failure is None:
             log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
-            result = NodeResult(node_id=node.id, status="sent")
+            is_cut = template.is_chat_message_cut(config.chat_message_text, template.variables_of(walk))
+            result = NodeResult(node_id=node.id, status="sent", message=MESSAGE_CUT if is_cut else None)
         else:
             result = _failed(walk, node, config, failure)
         target = "member" if config.to_member else "channel"
@@ -210,7 +207,7 @@ class ChatMessageNode:
 
     async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> _NotSent | None:
         """Send a message, until a moment of the event loop's clock, the database included."""
-        messenger = self._messenger
+        messenger = self._chat.messenger if isinstance(self._chat, Chat) else None
         try:
             stored = None if messenger is None else await messenger.connection_of(walk.organization_id, until)
         except StorageUnavailable as exc:
@@ -221,11 +218,9 @@ class ChatMessageNode:
             return _NotSent("send_failed", said, "storage_unavailable")
         if messenger is None or stored is None:
             return _NotSent("not_connected", NOT_CONNECTED)
-        if not config.target:
-            return _NotSent("missing_target", config.missing_target)
-        text = chat_message(config.chat_message_text, variables_of(walk))
-        if not text:
-            return _NotSent("empty_message", EMPTY_MESSAGE)
+        text = template.chat_message(config.chat_message_text, template.variables_of(walk))
+        for error in refusals(config, text):
+            return _NotSent(error.code, error.message)
         try:
             await messenger.send(
                 stored,
@@ -241,31 +236,101 @@ class ChatMessageNode:
             return _NotSent("send_failed", str(refusal), code, more)
         return None
 
+    async def check(
+        self, draft: NodeDraft, variables: template.Variables = faults.SAMPLE
+    ) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a config and the connection; the provider is asked only when the draft says so."""
+        problem = await self._of_connection(draft)
+        found = problems(draft.node.config, variables)
+        return found if problem is None else faults.bounded([problem, *found])
+
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Return the message that would be posted; nothing is sent or written."""
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        variables = template.variables_of(walk)
+        found = await self.check(draft, variables)
+        text = template.without_surrogates(template.chat_message(config.chat_message_text, variables))
+        return Preview(
+            target=template.without_surrogates(config.target) or None, text=text or None, problems=found
+        )
+
+    async def _of_connection(self, draft: NodeDraft) -> ConfigProblem | None:
+        """Return what is wrong with the connection, or with the target as the provider knows it."""
+        chat, until = self._chat, seconds_from_now(SEND_SECONDS)
+        if not isinstance(chat, Chat):
+            return ConfigProblem(code="not_connected", message=NOT_SET_UP)
+        try:
+            stored = await chat.messenger.connection_of(draft.organization_id, until)
+        except StorageUnavailable as exc:
+            log.warning(
+                "the chat connection could not be read: %s", exc, extra={"event": "draft.chat_not_checked"}
+            )
+            return faults.warning(
+                NOT_CHECKED, "The database did not answer, so the chat connection was not checked."
+            )
+        if stored is None:
+            return ConfigProblem(code="not_connected", message=NOT_CONNECTED)
+        unusable = chat.connections.reason(stored)
+        if unusable is not None:
+            return ConfigProblem(code=unusable, message=advice(unusable))
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        if not (draft.ask_provider and config.target):
+            return None
+        wrong = await chat.directory.target_problem(
+            stored, config.target, to_member=config.to_member, until=until
+        )
+        # A token that no longer works is no fault of the target.
+        return wrong if wrong is None or wrong.code in REVOKED else replace(wrong, path=(config.target_field,))
+
+
+def refusals(config: ChatMessageConfig, text: str) -> Iterator[ConfigProblem]:
+    """Tell why a config cannot be sent with this text; the code is the reason of the node's result."""
+    if not config.target:
+        message = "Choose a person." if config.to_member else "Choose a channel."
+        yield ConfigProblem(path=(config.target_field,), code="missing_target", message=message)
+    if not text:
+        message = "The message is empty: write a text."
+        yield ConfigProblem(path=("chatMessageText",), code="empty_message", message=message)
+
+
+def problems(
+    stored: Mapping[str, Any], variables: template.Variables = faults.SAMPLE
+) -> Sequence[ConfigProblem]:
+    """Return what is wrong with a config, except what only the provider knows (§2.1)."""
+    config, unusable = read_config(ChatMessageConfig, stored)
+    target, text = config.target, config.chat_message_text
+    found = [
+        *faults.wrong_types(unusable - {"chatActionType"}),
+        *refusals(config, template.chat_message(text, variables)),
+    ]
+    if "chatActionType" in unusable:
+        message = "Only dm and channel are known: it is sent to the channel."
+        found.append(faults.warning("unknown_action_type", message, "chatActionType"))
+    if target:
+        found += faults.at(config.target_field, faults.wrong_id(target, to_member=config.to_member))
+        found += faults.at(config.target_field, faults.tokens_not_substituted(target))
+    if template.is_chat_message_cut(text, variables):
+        found.append(faults.warning("text_cut", MESSAGE_CUT, "chatMessageText"))
+    found += faults.at("chatMessageText", faults.unknown_tokens(text))
+    return faults.bounded(found)
+
 
 def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
     """Log a message that was not sent, and give the node's result."""
+    reason, said, code, for_operators = failure
+    node_id, whose = printable(node.id), printable(walk.organization_id)
     # The exact lines of §6.3. What helps to mend it stands in a line of its own.
-    log.warning(
-        "chat_message node %s not sent: %s",
-        printable(node.id),
-        failure.reason,
-        extra={"event": "chat_message.not_sent"},
-    )
+    log.warning("chat_message node %s not sent: %s", node_id, reason, extra={"event": "chat_message.not_sent"})
     log.warning(
         "chat_message node %s of organization %s: %s: %s",
-        printable(node.id),
-        printable(walk.organization_id),
-        failure.code or failure.reason,
-        failure.for_operators or failure.advice,
+        node_id,
+        whose,
+        code or reason,
+        for_operators or said,
         extra={"event": "chat_message.not_sent_because"},
     )
-    return NodeResult(
-        node_id=node.id,
-        status="failed",
-        reason=failure.reason,
-        message=failure.advice,
-        halt=not config.chat_continue_on_failure,
-    )
+    halts = not config.chat_continue_on_failure
+    return NodeResult(node_id=node.id, status="failed", reason=reason, message=said, halt=halts)
 
 
 def _place(exc: Exception) -> str:

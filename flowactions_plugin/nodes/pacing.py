@@ -1,24 +1,38 @@
-"""Pacing: runs a node at once in an eager walk, at its content step in a deferred one."""
+"""Pacing: runs a node at once in an eager walk, at its content step in a deferred one.
+
+In a deferred walk, `reach` writes a record of the node. When the user gets to the step, `advance` leases the step's
+records and runs their nodes in order. What a node writes is committed with the end of its record. A node that acts
+outside the database acts first, so it runs again if its process ends in between.
+
+Three things may come in between, and the records decide each time who goes on:
+
+- Another call: one has the lease, and the others are told `running`.
+- The end of the process: the lease ends, and `recover`, which each worker calls every few seconds, leases the step.
+- An outage: this process keeps the step in memory, and tries again every two seconds. The host moves on meanwhile. In
+  the host's own transaction nothing is kept: the host is told `unavailable`, and calls again.
+
+The lease is renewed while nodes run. Whoever has lost it stops, and asks the records how the step stands.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from typing import Final
 
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
 from flowactions_hookspecs.nodes import AdvancedState, plugin_failed
-from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import LEASE_SECONDS, RENEW_SECONDS, DeferredStore, Lease, Step, step_of
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.leases import renewing
 from flowactions_plugin.storage.outages import answer_to, reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.spans import note_result
@@ -33,6 +47,9 @@ HOST_SECONDS: Final = 5.0
 
 REPEAT_SECONDS: Final = 2.0
 """After which steps are tried again that the database did not let this process read, run or release."""
+
+MOST_PENDING: Final = 100_000
+"""How many steps are kept: an hour without the database and thirty users a second are as many. Then the oldest is forgotten."""
 
 
 class Pacing:
@@ -64,6 +81,7 @@ class Pacing:
         self._pending: dict[Step, None] = {}  # in the order in which users got to them
         self._running: set[Step] = set()
         self._repeating: asyncio.Task[None] | None = None
+        self._forgets = False  # until no step is pending
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
@@ -84,10 +102,8 @@ class Pacing:
                     exc,
                     extra={"event": "node.not_stored"},
                 )
-                message = answer_to(exc)
-                return NodeResult(
-                    node_id=node.id, status="failed", reason="storage_unavailable", message=message
-                )
+                reason, message = "storage_unavailable", answer_to(exc)
+                return NodeResult(node_id=node.id, status="failed", reason=reason, message=message)
 
     async def _record(
         self, walk: Walk, node: Node, step_id: str | None, transaction: Transaction | None
@@ -110,25 +126,25 @@ class Pacing:
         """Run what waits for this step, in walk order; a halt ends the whole run.
 
         However many calls race, one of them runs the step's nodes. The others get ``running`` while it does, and
-        then how that ended. When its process is killed, `recover` goes on where it stopped. Without the host's
-        transaction, what could not be read or run is repeated here, and the host moves on.
+        then how that ended. Without the host's transaction, what could not be read or run is repeated here, and the
+        host moves on.
         """
         with self.database.transactions.using(transaction):
-            step = step_of(walk, step_id)
-            steps = [step]
+            wanted = step_of(walk, step_id)
+            steps = [wanted]
             if transaction is None:
                 # Steps of the run that are pending come first, in the order in which the user got to them.
-                steps[:0] = [each for each in self._pending if each[:-1] == step[:-1] and each != step]
+                steps[:0] = [step for step in self._pending if step[:-1] == wanted[:-1] and step != wanted]
             results: list[NodeResult] = []
-            for index, each in enumerate(steps):
+            for index, step in enumerate(steps):
                 try:
-                    async with self._leased(each, transaction) as lease:
-                        advanced = await self._run_all(each, lease, transaction)
+                    async with self._leased(step, transaction) as lease:
+                        advanced = await self._run_all(step, lease, transaction)
                 except StorageUnavailable as exc:
                     log.error(  # noqa: TRY400
                         "run %s: the records of step %s could not be read: %s",
-                        printable(each.run_id),
-                        printable(each.step_id or None),
+                        printable(step.run_id),
+                        printable(step.step_id or None),
                         exc,
                         extra={"event": "deferred.unreadable_now"},
                     )
@@ -166,9 +182,15 @@ class Pacing:
     def _repeat_later(self, step: Step) -> None:
         """Keep a step that could not be read, run or released; begin to repeat."""
         self._pending.setdefault(step)
-        # An hour without the database and thirty users a second are as many. Then the oldest is forgotten.
-        if len(self._pending) > 100_000:
+        if len(self._pending) > MOST_PENDING:
             del self._pending[next(iter(self._pending))]
+            if not self._forgets:
+                self._forgets = True
+                log.error(
+                    "more than %s steps wait for the database: nodes of the oldest do not run",
+                    MOST_PENDING,
+                    extra={"event": "deferred.forgotten"},
+                )
         if self._repeating is None or self._repeating.done():
             self._repeating = asyncio.create_task(self._keep_repeating())
 
@@ -177,6 +199,7 @@ class Pacing:
         while self._pending:
             await asyncio.sleep(REPEAT_SECONDS)
             await self._repeat()
+        self._forgets = False
 
     async def _repeat(self) -> None:
         """Run what is pending, as far as the database answers."""
@@ -203,18 +226,12 @@ class Pacing:
             self._pending.clear()
 
     async def recover(self) -> int:
-        """Run steps that users have got to and whose processes are gone, and notify the host.
-
-        Returns:
-            How many steps there were.
+        """Run steps whose processes have ended, and notify the host; return how many there were.
 
         Raises:
             StorageUnavailable: the database failed; what is left is there for the next time.
         """
-        ran = 0
-        for step in await self._store.expired(RECOVERED_AT_ONCE):
-            ran += await self._recover(step)
-        return ran
+        return sum([await self._recover(step) for step in await self._store.expired(RECOVERED_AT_ONCE)])
 
     async def recover_more(self) -> float | None:
         """Recover as `recover`; return 0 when there may be more."""
@@ -251,12 +268,17 @@ class Pacing:
         state: AdvancedState = "unavailable"
         retries = counts = False
         try:
-            running = self._run_in_order(lease, transaction, results)
-            # A host's transaction keeps the lease by itself.
-            complete = await (running if transaction is not None else self._keeping(step, running))
-            counts = retries = not complete
-            if complete:
-                state = lease.state
+            try:
+                renews = renewing(lambda: self._store.renew(step), LEASE_SECONDS, RENEW_SECONDS)
+                # A host's transaction keeps the lease by itself.
+                async with renews if transaction is None else nullcontext():
+                    complete = await self._run_in_order(lease, transaction, results)
+                counts = retries = not complete
+                if complete:
+                    state = lease.state
+            except LeaseLost:
+                # Another process runs them now, has run them, or has removed them.
+                state = await self._store.state(step, transaction)
         except (StorageUnavailable, HostFailed) as exc:
             run = printable(step.run_id)
             log.error("run %s: deferred nodes wait: %s", run, exc, extra={"event": "deferred.waits"})  # noqa: TRY400
@@ -267,8 +289,6 @@ class Pacing:
             if transaction is None:
                 self._repeat_later(step)
             raise
-        except LeaseLost:
-            state = "running"  # the next call is told how that ends
         if results and results[-1].halt:
             state = "halted"
         elif retries:
@@ -277,25 +297,6 @@ class Pacing:
                 async with self.database.answering():
                     await self._store.release(step, transaction, counts=counts)
         return Advanced(state=state, results=tuple(results))
-
-    async def _keeping(self, step: Step, work: Coroutine[Any, Any, bool]) -> bool:
-        """Return what work returns, and renew a lease meanwhile; end the work with the error when it cannot be kept."""
-        running = asyncio.create_task(work)
-        end = timer() + LEASE_SECONDS - RENEW_SECONDS
-        try:
-            while not (await asyncio.wait({running}, timeout=RENEW_SECONDS))[0]:
-                now = timer()
-                try:
-                    await self._store.renew(step)
-                    end = now + LEASE_SECONDS
-                except (StorageUnavailable, LeaseLost) as exc:
-                    # What has begun is not interrupted while nobody else can begin it.
-                    if isinstance(exc, LeaseLost) or timer() >= end:
-                        raise
-            return running.result()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
 
     async def _run_in_order(
         self, lease: Lease, transaction: Transaction | None, results: list[NodeResult]
@@ -312,11 +313,8 @@ class Pacing:
                 raise
             except Exception:
                 # It does not keep those behind it. Its record stays, is tried again, and is dropped in the end.
-                log.exception(
-                    "deferred node %s failed unexpectedly",
-                    printable(record.node_id),
-                    extra={"event": "deferred.failed"},
-                )
+                said = printable(record.node_id)
+                log.exception("deferred node %s failed unexpectedly", said, extra={"event": "deferred.failed"})
                 results.append(plugin_failed(record.node_id))
                 complete = False
             if results[-1].halt:

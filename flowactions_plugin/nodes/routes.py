@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Router, post
-from litestar.di import NamedDependency, Provide
+from litestar.di import NamedDependency
 from litestar.params import JSONBody
 from msgspec import Meta
 from msgspec.structs import asdict
@@ -23,9 +23,8 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.clock import new_token
 from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard
-from flowactions_plugin.http.openapi import of_one_host, openapi_spec
-from flowactions_plugin.http.problems import HANDLERS
-from flowactions_plugin.http.strict import Id
+from flowactions_plugin.http.openapi import openapi_spec, plugin_router
+from flowactions_plugin.http.strict import AgentId, Id
 
 PATH: Final = "/integrations/nodes"
 
@@ -61,7 +60,7 @@ class DraftWalk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename
 class DraftCheck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """A node to check."""
 
-    agent_id: Annotated[Id, Meta(description="The agent whose flow is edited.")]
+    agent_id: Annotated[AgentId, Meta(description="The agent whose flow is edited.")]
     node: DraftNode
     ask_provider: Annotated[
         bool, Meta(description="Whether a provider may be asked, for example if the app is in the channel.")
@@ -150,13 +149,12 @@ async def try_node(
 
 def nodes_router(guard: RouteGuard, actions: FlowActions) -> Router:
     """Make the router of the flow editor's routes, for the node types of all plugins."""
-    return Router(
+    return plugin_router(
         PATH,
-        route_handlers=of_one_host(check_node, preview_node, try_node),
-        dependencies={"principal": PRINCIPAL, "actions": Provide(lambda: actions, sync_to_thread=False)},
+        *(check_node, preview_node, try_node),
+        dependencies={"principal": PRINCIPAL, "actions": actions},
         guards=[guard.guard()],
-        request_max_body_size=BODY_BYTES,
-        exception_handlers=HANDLERS,
+        body_bytes=BODY_BYTES,
         tags=["Nodes"],
     )
 

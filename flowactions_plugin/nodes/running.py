@@ -72,15 +72,7 @@ class NodeRunner:
             if transaction is None and delivery is not None:
                 # By itself in its transaction: in fewer round trips than a transaction that others share.
                 return _named(result_of(await delivery.enqueue(None)), node)
-            return await self._run_write(node_type, node, action, transaction)
-
-    @repeated
-    async def _run_write(
-        self, node_type: NodeType, node: Node, action: InTransaction, transaction: Transaction | None
-    ) -> NodeResult:
-        """Run what an eager node does in a transaction."""
-        async with self._database.write(transaction) as connection:
-            return await self._write(node_type, node, action, connection)
+            return await self._commit(node_type, node, action, transaction)
 
     async def run_record(
         self, node_type: NodeType, record: Record, transaction: Transaction | None, results: list[NodeResult]
@@ -98,25 +90,12 @@ class NodeRunner:
         """
         node = await self._with_secrets(node_type, record.walk, record.node)
         action = await _reach(node_type, record.walk, node)
-
-        @repeated
-        async def finish() -> NodeResult:
-            async with self._database.answering(), self._database.write(transaction) as connection:
-                if not await self._store.pop(record, connection):
-                    raise LeaseLost
-                result = action
-                if isinstance(result, InTransaction):
-                    result = await self._write(node_type, node, result, connection)
-                if result.halt:
-                    await self._store.halt(record.step, connection)
-            return result
-
         if isinstance(action, InTransaction):
-            results.append(await finish())
+            results.append(await self._commit(node_type, node, action, transaction, record))
             return
         results.append(action)
         try:
-            await finish()
+            await self._commit(node_type, node, action, transaction, record)
         except (StorageUnavailable, LeaseLost) as exc:
             log.warning(
                 "%s node %s has run, but its record stays: %s",
@@ -126,6 +105,26 @@ class NodeRunner:
                 extra={"event": "deferred.record_stays"},
             )
             raise
+
+    @repeated
+    async def _commit(
+        self,
+        node_type: NodeType,
+        node: Node,
+        action: NodeResult | InTransaction,
+        transaction: Transaction | None,
+        record: Record | None = None,
+    ) -> NodeResult:
+        """Do in one transaction what a node does in it, and note in its record that it has run."""
+        async with self._database.answering(), self._database.write(transaction) as connection:
+            if record is not None and not await self._store.pop(record, connection):
+                raise LeaseLost
+            result = action
+            if isinstance(result, InTransaction):
+                result = await self._write(node_type, node, result, connection)
+            if record is not None and result.halt:
+                await self._store.halt(record.step, connection)
+        return result
 
     async def _with_secrets(self, node_type: NodeType, walk: Walk, node: Node) -> Node:
         """Return the node with its secret fields as the host has them now; they are never recorded (§5.3.6)."""

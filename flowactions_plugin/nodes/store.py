@@ -167,8 +167,8 @@ class DeferredStore:
         """
         rows = await self.find(step, transaction)
         first, offered = rows[0], self._types()
-        if first.halted or first.id is None or any(row.leased for row in rows):
-            return Lease("halted" if first.halted else "done" if first.id is None else "running")
+        if (unleased := _state(rows)) is not None:
+            return Lease(unleased)
         mine = list(takewhile(lambda row: row.node_type in offered, rows))
         others = [row.id for row in rows[len(mine) :]]
         state: AdvancedState = "unavailable" if others or first.later else "done"
@@ -203,7 +203,7 @@ class DeferredStore:
                 if not records:
                     return Lease("running")
                 if is_spent:
-                    records = [each for each in records if each.id != first.id]
+                    records = [record for record in records if record.id != first.id]
                     await connection.execute(self._ended().where(deferred.c.id == first.id))
                     log.error(
                         "deferred node %s of run %s is dropped: it failed or ended its process %s times",
@@ -264,12 +264,23 @@ class DeferredStore:
         return [Step._make(row) for row in await self._database.rows(gone)]
 
     @repeated
-    async def renew(self, step: Step) -> None:
-        """Renew this process's lease of a step; raise `LeaseLost` if another one has reclaimed it meanwhile."""
+    async def renew(self, step: Step) -> bool:
+        """Renew this process's lease of a step; return False if nothing waits there any more.
+
+        Raises:
+            LeaseLost: another process has reclaimed it, or may.
+        """
         renewed = self._leased(step).values(held_until=self._after(LEASE_SECONDS))
         async with self._database.answering(), self._database.write() as connection:
-            if not (await connection.execute(renewed)).rowcount:
+            if (await connection.execute(renewed)).rowcount:
+                return True
+            if await self.state(step, connection) in {"running", "unavailable"}:
                 raise LeaseLost
+            return False
+
+    async def state(self, step: Step, transaction: AsyncConnection | None) -> AdvancedState:
+        """Return the state of a step whose records this call does not lease, or no longer."""
+        return _state(await self.find(step, transaction)) or "unavailable"
 
     @repeated
     async def release(
@@ -284,9 +295,7 @@ class DeferredStore:
         """
         uncounted = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
         released = self._leased(step).values(
-            token=None,
-            held_until=self._after(RETRY_SECONDS),
-            holds=deferred.c.holds if counts else uncounted,
+            token=None, held_until=self._after(RETRY_SECONDS), holds=deferred.c.holds if counts else uncounted
         )
         async with self._database.write(transaction) as connection:
             await connection.execute(released)
@@ -323,6 +332,15 @@ class DeferredStore:
         """Select records that another process leases."""
         others = func.coalesce(deferred.c.token, self._token) != self._token
         return and_(others, deferred.c.held_until > self._database.now())
+
+
+def _state(rows: Sequence[Row[Any]]) -> AdvancedState | None:
+    """Return the state of a step that nobody can lease now, by what `DeferredStore.find` has found; ``None``: it can be leased."""
+    if rows[0].halted:
+        return "halted"
+    if rows[0].id is None:
+        return "done"
+    return "running" if any(row.leased for row in rows) else None
 
 
 def step_of(walk: Walk, step_id: str | None) -> Step:

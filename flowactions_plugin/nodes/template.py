@@ -26,11 +26,12 @@ CHAT_MESSAGE_LENGTH: Final = 4000
 Variables: TypeAlias = Mapping[str, str]
 """Name of a variable → its value in one walk."""
 
-_TOKEN = re.compile(r"\{\{(userId|content)\}\}")
+TOKEN: Final = re.compile(r"\{\{(userId|content)\}\}")
+"""A variable as it is written."""
+
 _QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_AT_BYTE = re.compile(r"\(byte ([0-9]+)\)\Z")
 
 _CHAT_LOOK_AHEAD: Final = 1 << 16
 """Characters of a message that are put together to see whether what is open at the cut is closed behind it."""
@@ -123,24 +124,20 @@ class JsonTemplate(NamedTuple):
     """A JSON body, split at its tokens.
 
     Attributes:
-        plain: text of the same length, which is JSON if the body is: a bare token is a string of its own length, and a token
-            within a string is part of it. So a syntax error has the place that it has in the author's text.
+        plain: JSON if the body is, and of the same length: so a syntax error has its place in the author's text.
         parts: text whose tokens are all in string values, and the key behind it, in which none is substituted.
-        in_keys: the tokens in keys: name → offset of the first, in characters.
     """
 
     plain: str
     parts: Sequence[tuple[str, str]]
-    in_keys: Mapping[str, int]
 
 
 def split_json(text: str) -> JsonTemplate:
     """Split a JSON body; one that is no JSON, too."""
     if "{{" not in text:
-        return JsonTemplate(text, [(text, "")], {})
+        return JsonTemplate(text, [(text, "")])
     plain: list[str] = []
     parts: list[tuple[str, str]] = []
-    in_keys: dict[str, int] = {}
     values: list[str] = []
     for found in _RUN_THEN_SPECIAL.finditer(text):
         run, token, colon, key = found.groups()
@@ -152,17 +149,14 @@ def split_json(text: str) -> JsonTemplate:
                 values.append(_QUOTED[token])
                 continue
             key = _QUOTED[token]
-            in_keys.setdefault(token, found.start(2) - 2)
         elif key is not None:
             plain.append(key)
-            for each in _TOKEN.finditer(key):
-                in_keys.setdefault(each[1], found.start(4) + each.start())
         else:
             continue
         parts.append(("".join(values), key))
         values.clear()
     parts.append(("".join(values), ""))
-    return JsonTemplate("".join(plain), parts, in_keys)
+    return JsonTemplate("".join(plain), parts)
 
 
 def _body_too_large(limit: int) -> BodyTooLarge:
@@ -171,7 +165,7 @@ def _body_too_large(limit: int) -> BodyTooLarge:
 
 def _pieces(text: str, value_of: Callable[[str], str]) -> list[str]:
     """Split text at its tokens and put the values there; joined, this is the result."""
-    pieces = _TOKEN.split(text)
+    pieces = TOKEN.split(text)
     pieces[1::2] = map(value_of, pieces[1::2])
     return pieces
 
@@ -180,31 +174,20 @@ def check_json(body: bytes) -> None:
     """Check that a body is JSON.
 
     Raises:
-        BodyInvalid: it is not; line and column are those of the body, as far as the decoder says.
+        BodyInvalid: it is not.
     """
     try:
         # Nothing of what is in it is built, which for many small values takes fifty times as long.
         try:
             msgspec.json.decode(body, type=msgspec.Raw)
         except msgspec.DecodeError:
-            if b"\\u" not in body:
-                raise
             # JSON allows the escape of a lone surrogate, and the decoder does not.
             text = body.decode().replace("\\\\", "__")
             msgspec.json.decode(_SURROGATE_ESCAPE.sub("______", text), type=msgspec.Raw)
     except RecursionError:
         raise BodyInvalid("The body is nested too deeply.") from None
-    except msgspec.DecodeError as exc:
-        raise _json_error(str(exc), body) from None
-
-
-def _json_error(message: str, body: bytes) -> BodyInvalid:
-    """Return the refusal with the place as editors count it, if the decoder says one."""
-    found = _AT_BYTE.search(message)
-    if found is None:
-        return BodyInvalid("The body must be JSON.")
-    line, column = place(body[: int(found[1])].decode(errors="replace"))
-    return BodyInvalid(f"The body must be JSON (line {line}, column {column}).", line, column)
+    except msgspec.DecodeError:
+        raise BodyInvalid from None
 
 
 def place(before: str) -> tuple[int, int]:

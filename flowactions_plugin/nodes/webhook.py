@@ -3,47 +3,50 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from flowactions_hookspecs import (
+    ConfigProblem,
     FlowNodeOrigin,
     Header,
     InTransaction,
     Node,
+    NodeDraft,
     NodeResult,
     NodeType,
     OutboundWebhook,
+    Preview,
     Walk,
     config_schema,
 )
-from flowactions_hookspecs.nodes import Check, MakePreview
-from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
+from flowactions_plugin.egress.destination import Destination, parse_destination
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.signature import attempt_headers, folded, with_standard_headers
+from flowactions_plugin.errors import BodyInvalid, EgressRefused, HeadersTooLarge, TooLarge
+from flowactions_plugin.http.masking import MASK, masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.faults import explained
-from flowactions_plugin.nodes.template import (
-    VARIABLES,
-    Variables,
-    interpolate_header,
-    interpolate_json,
-    variables_of,
-    without_surrogates,
-)
+from flowactions_plugin.nodes import faults, template
+from flowactions_plugin.nodes.config import read_config, read_item
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
+    DROPPED_NAME_LENGTH,
+    MAX_HEADER_NAME_BYTES,
     MAX_HEADER_VALUE_BYTES,
     attempts_of,
     check_headers_size,
     delays,
+    delivery_headers,
     method_name,
+    sendable_headers,
 )
 from flowactions_plugin.settings.model import Settings
 
@@ -55,6 +58,11 @@ ATTEMPTS_WITH_RETRY: Final = 4
 SECRET_FIELD: Final = "webhookSecret"  # noqa: S105  a field's name
 
 RETRY_FIELD: Final = "webhookRetryOnFailure"
+
+_NOT_JSON: Final = re.compile(
+    r"^\s*(?:application/(?:x-www-form-urlencoded|xml)|multipart/|text/xml)", re.IGNORECASE
+)
+"""Media types of forms and of XML."""
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
@@ -124,6 +132,16 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
             ),
         ),
     ] = False
+    webhook_in_order: Annotated[
+        bool,
+        Meta(
+            title="Send one after another",
+            description=(
+                "Requests to this URL for the same user are sent in the order in which the flow reached them. Each waits until the "
+                "one before has arrived or was given up."
+            ),
+        ),
+    ] = False
     webhook_continue_on_failure: Annotated[
         bool,
         Meta(
@@ -131,6 +149,35 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
             description="Off: the flow stops here when the URL is missing or refused, or the body is not JSON.",
         ),
     ] = True
+
+    @property
+    def url(self) -> str:
+        """Where the request is sent."""
+        return self.webhook_url.strip()
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """Where it is dialled: what two spellings of one URL have in common; ``None`` if it cannot be used."""
+        try:
+            destination = parse_destination(self.url)
+        except EgressRefused:
+            return None
+        return destination.key, destination.target
+
+    @property
+    def method(self) -> str:
+        """The method that is sent."""
+        return method_name(self.webhook_method) or "POST"
+
+    @property
+    def body(self) -> str:
+        """The body, before variables are substituted."""
+        return template.without_surrogates(self.webhook_body or "")
+
+    @property
+    def has_body(self) -> bool:
+        """Whether it is sent with a body."""
+        return self.method not in BODYLESS_METHODS
 
 
 UI_SCHEMA: Final[dict[str, Any]] = {
@@ -172,7 +219,7 @@ def _span(seconds: float) -> str:
     return f"{round(seconds, 1):g} s"
 
 
-def node_type(node: WebhookNode, check: Check, preview: MakePreview, settings: Settings) -> NodeType:
+def node_type(node: WebhookNode, settings: Settings) -> NodeType:
     """Describe the node type to the flow editor, with the attempts that these settings give it."""
     schedule = settings.retry_schedule
     waits = delays(attempts_of(schedule, ATTEMPTS_WITH_RETRY), schedule)
@@ -193,143 +240,280 @@ def node_type(node: WebhookNode, check: Check, preview: MakePreview, settings: S
         config_schema=schema,
         ui_schema=UI_SCHEMA,
         secret_fields=(SECRET_FIELD,),
-        template_variables=VARIABLES,
+        template_variables=template.VARIABLES,
         reach=node.reach,
-        check=check,
-        preview=preview,
+        check=node.check,
+        preview=node.preview,
     )
 
 
 class WebhookNode:
-    """What reaching a webhook node does: check, substitute, enqueue. The flow continues at once (§3.1, §7.2)."""
+    """What a webhook node does when a walk reaches it, and what an editor is told before: both by one `Reading`."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, guard: EgressGuard) -> None:
         self._outbox = outbox
+        self._guard = guard
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
-        """Check and substitute; the webhook is written in the transaction that removes the node's record (§3.1)."""
-        config, unusable = read_config(WebhookConfig, node.config)
-        outbox = self._outbox
+        """Check, substitute, and enqueue; the flow continues at once (§3.1, §7.2).
+
+        The webhook is written in the transaction that removes the node's record.
+        """
+        outbox, reading = self._outbox, Reading(node, self._outbox.settings, template.variables_of(walk))
         try:
             try:
-                webhook = render(config, unusable, walk, node, outbox.settings)
+                webhook = reading.webhook(walk, node)
             except TooLarge as exc:
                 outbox.count_refusal(exc)
                 raise
             delivery = await outbox.new_delivery(webhook)
-        except (BodyInvalid, TooLarge) as exc:
-            return _skipped(node, config, exc.reason, str(exc))
-        except EgressRefused as exc:
-            return _skipped(node, config, url_refusal(config), str(exc))
+        except (BodyInvalid, EgressRefused, TooLarge) as exc:
+            problem = reading.refused(exc)
+            log.warning(
+                "webhook node %s skipped: %s: %s",
+                printable(node.id),
+                problem.code,
+                printable(str(exc), message=True),
+                extra={"event": "webhook.skipped"},
+            )
+            return NodeResult(
+                node_id=node.id,
+                status="skipped",
+                reason=problem.code,
+                message=problem.message,
+                halt=not reading.config.webhook_continue_on_failure,
+            )
         return InTransaction(PreparedDelivery(outbox, delivery).write)
 
+    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
+        return (await self._look(Reading(draft.node, self._outbox.settings)))[0]
 
-def url_refusal(config: WebhookConfig) -> str:
-    """Return the reason of a URL that the egress guard refuses."""
-    return "blocked_url" if config.webhook_url.strip() else "missing_url"
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Return the request that would leave, made by what makes the real one; nothing is sent or written."""
+        reading = Reading(draft.node, self._outbox.settings, template.variables_of(walk))
+        found, destination = await self._look(reading)
+        url = template.without_surrogates(reading.config.url) if destination is None else destination.url
+        shown = Preview(method=reading.config.method, url=masked_url(url) or None, problems=found)
+        try:
+            delivery, _ = self._outbox.serialize(reading.webhook(walk, draft.node), url, "")
+        except (BodyInvalid, TooLarge):
+            return shown
+        signature = f"v1,{MASK}" if reading.config.webhook_secret else None
+        headers = attempt_headers(delivery.headers, MASK, signature)
+        if self._outbox.settings.standard_webhooks:
+            headers = with_standard_headers(headers, MASK, signature)
+        masked = [(key, value if value == signature else masked_header(key, value)) for key, value in headers]
+        body = None if delivery.body is None else delivery.body.decode()
+        return replace(shown, headers=tuple(Header(key=key, value=value) for key, value in masked), body=body)
+
+    async def _look(self, reading: Reading) -> tuple[Sequence[ConfigProblem], Destination | None]:
+        """Return what is wrong with a draft, and where its URL leads if it may be used."""
+        found, authored = reading.problems(), reading.config.webhook_url
+        try:
+            destination, is_unknown = await self._guard.look_up(reading.config.url)
+        except EgressRefused as exc:
+            return faults.bounded([reading.refused(exc), *found]), None
+        if is_unknown:
+            said = f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again."
+            unknown = faults.fault(authored, authored.index("://") + len("://"), "unknown_host", said)
+            found = faults.bounded([*faults.at("webhookUrl", [unknown]), *found])
+        return found, destination
 
 
-def place_of(stored: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return where a stored config sends, as it is dialled; ``None`` if its URL cannot be used.
+class Reading:
+    """A config with values of its variables: the webhook that it gives, why it gives none, and what is wrong with it.
 
-    Two spellings of one URL give the same scheme, host and port, and the same path and query.
+    Args:
+        node: has the config as its author has written it.
+        settings: limit a body, and say which headers are the service's.
+        variables: the values.
+
+    Attributes:
+        config: as it is read.
     """
-    config, _ = read_config(WebhookConfig, stored)
-    try:
-        destination = parse_destination(config.webhook_url.strip())
-    except EgressRefused:
-        return None
-    return destination.key, destination.target
+
+    def __init__(self, node: Node, settings: Settings, variables: template.Variables = faults.SAMPLE) -> None:
+        self._stored = node.config
+        self._settings = settings
+        self._variables = variables
+        self.config, self._unusable = read_config(WebhookConfig, node.config)
+
+    def webhook(self, walk: Walk, node: Node) -> OutboundWebhook:
+        """Make the webhook that a node sends; nothing is checked of its URL.
+
+        Raises:
+            BodyInvalid: the body is no JSON.
+            TooLarge: the body would be larger than these settings allow, or the headers would be too large.
+        """
+        body, config = self.body(), self.config
+        retried = attempts_of(self._settings.retry_schedule, ATTEMPTS_WITH_RETRY)
+        # What the event is about: this node, at this visit of this run (§2.5). An array keeps the parts apart.
+        entity = msgspec.json.encode((walk.organization_id, walk.flow_id, walk.run_id, node.id, walk.visit))
+        return OutboundWebhook(
+            organization_id=walk.organization_id,
+            agent_id=walk.agent_id,
+            origin=origin(walk, node),
+            event_type=EVENT_TYPE,
+            entity=entity.decode(),
+            url=config.url,
+            method=config.webhook_method,
+            headers=self.headers(config.webhook_headers),
+            body=body,
+            max_attempts=retried if config.webhook_retry_on_failure else 1,
+            order_key=(walk.user_id or walk.run_id) if config.webhook_in_order else None,
+        )
+
+    def body(self) -> bytes | None:
+        """Make the body: what the author wrote, variables substituted; ``None``: none is sent.
+
+        Raises:
+            BodyInvalid: it is no JSON; in its author's words and places.
+            BodyTooLarge: it would be too large.
+        """
+        if not self.config.has_body:
+            return None
+        if "webhookBody" in self._unusable:
+            raise BodyInvalid("The body must be text that holds JSON.")
+        if not self.config.body.strip():
+            return None
+        try:
+            return template.interpolate_json(
+                self.config.body, self._variables, self._settings.max_body_bytes
+            ).encode()
+        except BodyInvalid as exc:
+            raise faults.explained(self.config.body, exc) from None
+
+    def headers(self, fields: Iterable[HeaderField]) -> tuple[Header, ...]:
+        """Make custom headers; those without a name are left out.
+
+        Raises:
+            HeadersTooLarge: one of them, or all of them together, would be larger than receivers take.
+        """
+        headers: list[Header] = []
+        size = 0
+        for field in fields:
+            if field.key.strip():
+                text = template.without_surrogates(field.value)
+                value = template.interpolate_header(text, self._variables, MAX_HEADER_VALUE_BYTES)
+                headers.append(Header(key=field.key, value=value))
+                size += len(value)
+                check_headers_size(size)  # as it grows: what is too large is not built
+        return tuple(headers)
+
+    def refused(self, exc: BodyInvalid | EgressRefused | TooLarge) -> ConfigProblem:
+        """Return why a config gives no webhook; its code is the reason of the node's result."""
+        if isinstance(exc, BodyInvalid):
+            path, line, column = ("webhookBody",), exc.line, exc.column
+            return ConfigProblem(path=path, code=exc.reason, message=str(exc), line=line, column=column)
+        if isinstance(exc, TooLarge):
+            field = "webhookHeaders" if isinstance(exc, HeadersTooLarge) else "webhookBody"
+            return ConfigProblem(path=(field,), code=exc.reason, message=str(exc))
+        url, authored, offset = self.config.url, self.config.webhook_url, exc.offset
+        if self.config.place is not None:  # it is the address that is refused
+            offset = url.index("://") + len("://")
+        before = None if offset is None else authored[: authored.index(url) + offset]
+        line, column = (None, None) if before is None else template.place(before)
+        code, said = "blocked_url" if url else "missing_url", reason_for_tenants(str(exc), url)
+        return ConfigProblem(path=("webhookUrl",), code=code, message=said, line=line, column=column)
+
+    def problems(self) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a config, except where its URL leads (§2.4)."""
+        config = self.config
+        found = [*faults.wrong_types(self._unusable - {"webhookBody"})]
+        for rule in (faults.tokens_not_substituted, faults.fragment, faults.invisible):
+            found += faults.at("webhookUrl", rule(config.webhook_url))
+        if method_name(config.webhook_method) is None:
+            message = "This is not the name of an HTTP method that can be sent: POST is used."
+            found.append(faults.warning("invalid_method", message, "webhookMethod"))
+        found += faults.at("webhookHeaders", self._of_headers())
+        found += self._of_body()
+        found += faults.at(SECRET_FIELD, faults.tokens_not_substituted(config.webhook_secret or ""))
+        return faults.bounded(found)
+
+    def _of_headers(self) -> Iterator[ConfigProblem]:
+        """Find what is wrong with custom headers, each by its index in the author's list."""
+        items, is_small = self._stored.get("webhookHeaders"), True
+        for index, item in enumerate(items if isinstance(items, list | tuple) else ()):
+            field = read_item(HeaderField, item)
+            if field is None:
+                yield faults.warning("wrong_type", "This is not text, so the header is left out.", index)
+                continue
+            for problem in faults.at(index, self._of_header(field)):
+                is_small &= problem.severity == "warning"
+                yield problem
+        try:
+            self._sent(self.headers(self.config.webhook_headers))
+        except HeadersTooLarge as exc:
+            if is_small:
+                yield replace(self.refused(exc), path=())
+
+    def _of_header(self, field: HeaderField) -> Iterator[ConfigProblem]:
+        """Find what is wrong with one header."""
+        name = field.key.strip()
+        if not name:
+            if field.value.strip():
+                yield faults.warning("header_dropped", "A header without a name is left out.", "key")
+            return
+        try:
+            rendered = self.headers([field])
+            headers, dropped = self._sent(rendered)
+        except HeadersTooLarge as exc:
+            yield replace(self.refused(exc), path=("value",))
+            return
+        if dropped:
+            why = faults.warning("header_dropped", _why_dropped(name))
+            yield from faults.at("key", [next(faults.invisible(field.key, "header_dropped"), why)])
+            return
+        if headers[-1][1] != rendered[-1].value.strip():
+            message = "Line breaks and other control characters are sent as spaces."
+            yield faults.warning("control_characters", message, "value")
+        else:
+            yield from faults.at("value", faults.invisible(field.value))
+        if folded(name) == "content-type" and _NOT_JSON.search(field.value) and self.config.has_body:
+            message = "The body is JSON, and not what this header says. Remove this header."
+            yield faults.warning("not_json", message, "value")
+        yield from faults.at("value", faults.unknown_tokens(field.value))
+
+    def _sent(self, headers: Iterable[Header]) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+        """Return the headers that are sent, and the names of those that are not."""
+        standard = self._settings.standard_webhooks
+        return delivery_headers(headers, event_id="", event_type="", has_body=False, standard_webhooks=standard)
+
+    def _of_body(self) -> Iterator[ConfigProblem]:
+        """Find what is wrong with a body."""
+        text, wrong = self.config.body, None
+        if not self.config.has_body:
+            if text.strip() or "webhookBody" in self._unusable:
+                message = f"{self.config.method} is sent without a body."
+                yield faults.warning("body_dropped", message, "webhookBody")
+            return
+        try:
+            self.body()
+        except (BodyInvalid, TooLarge) as exc:
+            wrong = self.refused(exc)
+            if isinstance(exc, TooLarge):
+                yield wrong
+                return
+        # What is not a variable is told first: it may well be why the body is not JSON.
+        for unknown in faults.at("webhookBody", faults.unknown_tokens(text)):
+            if wrong is None or (unknown.line, unknown.column) != (wrong.line, wrong.column):
+                yield unknown
+        yield from [wrong] if wrong else faults.at("webhookBody", faults.tokens_in_keys(text))
 
 
-def has_body(config: WebhookConfig) -> bool:
-    """Return whether the config's method is sent with a body."""
-    return (method_name(config.webhook_method) or "POST") not in BODYLESS_METHODS
-
-
-def render_body(
-    config: WebhookConfig, variables: Variables, unusable: frozenset[str], limit: int
-) -> bytes | None:
-    """Make the body: what the author wrote, variables substituted; ``None``: none is sent.
-
-    Raises:
-        BodyInvalid: it is no JSON; in its author's words and places.
-        BodyTooLarge: it would be larger than ``limit`` bytes.
-    """
-    if not has_body(config):
-        return None
-    if "webhookBody" in unusable:
-        raise BodyInvalid("The body must be text that holds JSON.")
-    text = without_surrogates(config.webhook_body or "")
-    try:
-        return interpolate_json(text, variables, limit).encode() if text.strip() else None
-    except BodyInvalid as exc:
-        raise explained(text, exc) from None
-
-
-def render_headers(fields: Iterable[HeaderField], variables: Variables) -> tuple[Header, ...]:
-    """Make the custom headers; those without a name are left out.
-
-    Raises:
-        HeadersTooLarge: one of them, or all of them together, would be larger than receivers take.
-    """
-    headers: list[Header] = []
-    size = 0
-    for field in fields:
-        if field.key.strip():
-            value = interpolate_header(without_surrogates(field.value), variables, MAX_HEADER_VALUE_BYTES)
-            headers.append(Header(key=field.key, value=value))
-            size += len(value)
-            check_headers_size(size)  # as it grows: what is too large is not built
-    return tuple(headers)
+def _why_dropped(name: str) -> str:
+    """Say why a header is not sent: it is ours, or its name is none."""
+    shown = template.without_surrogates(name[:DROPPED_NAME_LENGTH])
+    if len(name) <= MAX_HEADER_NAME_BYTES and sendable_headers([(name, "")], ""):
+        return f"We set {shown}. Your value is ignored."
+    return (
+        f"{shown} is not the name of a header, so the header is left out. A name has letters from A to Z, digits and hyphens,"
+        f" at most {MAX_HEADER_NAME_BYTES}, and no spaces, colons, quotes or variables."
+    )
 
 
 def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
     """Return the origin by which the host finds a node's signing secret."""
-    return FlowNodeOrigin(
-        organization_id=walk.organization_id, agent_id=walk.agent_id, flow_id=walk.flow_id, node_id=node.id
-    )
-
-
-def render(
-    config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, settings: Settings
-) -> OutboundWebhook:
-    """Make the webhook that a node sends; nothing is checked of its URL.
-
-    Raises:
-        BodyInvalid: the body is no JSON.
-        TooLarge: the body would be larger than these settings allow, or the headers would be too large.
-    """
-    variables = variables_of(walk)
-    body = render_body(config, variables, unusable, settings.max_body_bytes)
-    retried = attempts_of(settings.retry_schedule, ATTEMPTS_WITH_RETRY)
-    return OutboundWebhook(
-        organization_id=walk.organization_id,
-        agent_id=walk.agent_id,
-        origin=origin(walk, node),
-        event_type=EVENT_TYPE,
-        entity=_entity(walk, node),
-        url=config.webhook_url.strip(),
-        method=config.webhook_method,
-        headers=render_headers(config.webhook_headers, variables),
-        body=body,
-        max_attempts=retried if config.webhook_retry_on_failure else 1,
-    )
-
-
-def _entity(walk: Walk, node: Node) -> str:
-    """Name what the event is about: this node, at this visit of this run (§2.5)."""
-    # A JSON array keeps the parts apart, whatever is in them.
-    parts = (walk.organization_id, walk.flow_id, walk.run_id, node.id, walk.visit)
-    return msgspec.json.encode(parts).decode()
-
-
-def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> NodeResult:
-    log.warning("webhook node %s skipped: %s", printable(node.id), reason, extra={"event": "webhook.skipped"})
-    return NodeResult(
-        node_id=node.id,
-        status="skipped",
-        reason=reason,
-        message=message,
-        halt=not config.webhook_continue_on_failure,
-    )
+    where = {"organization_id": walk.organization_id, "agent_id": walk.agent_id, "flow_id": walk.flow_id}
+    return FlowNodeOrigin(**where, node_id=node.id)

@@ -6,14 +6,14 @@ In between, workers probe them: see `queue.probes`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import Row, Select, and_, func, or_, select
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import to_utc
 from flowactions_plugin.errors import ActionInvalid, TooManyPauses
-from flowactions_plugin.insights.standing import is_paused
+from flowactions_plugin.insights.search import is_paused
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue.probes import BY_ITSELF
@@ -21,6 +21,7 @@ from flowactions_plugin.settings.readers import AutoPause
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
+from flowactions_plugin.watch.statistics_store import origin_of
 
 AT_ONCE: Final = 50
 """How many destinations a look pauses or resumes at the most."""
@@ -65,15 +66,8 @@ class AutomaticPauses:
         except (TooManyPauses, ActionInvalid):
             return False
         if paused:
-            alert = DeliveryAlert(
-                organization_id=row.organization_id,
-                destination=row.destination,
-                kind="paused",
-                failing_since=since,
-                failures=row.failures_in_row,
-                last_error=row.last_error,
-            )
-            self._tell(alert)
+            failures, error = row.failures_in_row, row.last_error
+            self._tell(_alert(row, "paused", failing_since=since, failures=failures, last_error=error))
         return paused
 
     async def _resume(self, row: Row[Any]) -> bool:
@@ -86,10 +80,13 @@ class AutomaticPauses:
         except ActionInvalid:
             return False
         if resumed:
-            self._tell(
-                DeliveryAlert(organization_id=row.organization_id, destination=row.destination, kind="resumed")
-            )
+            self._tell(_alert(row, "resumed"))
         return resumed
+
+
+def _alert(row: Row[Any], kind: Literal["paused", "resumed"], **more: Any) -> DeliveryAlert:
+    place = {"organization_id": row.organization_id, "destination": row.destination}
+    return DeliveryAlert(**place, kind=kind, origin=origin_of(row.failing_origin), **more)
 
 
 def _failing(_sql: Dialect, rule: AutoPause) -> Select[Any]:
@@ -102,6 +99,7 @@ def _failing(_sql: Dialect, rule: AutoPause) -> Select[Any]:
             health.failing_since,
             health.failures_in_row,
             health.last_error,
+            health.failing_origin,
         )
         .where(
             FAILING,
@@ -122,7 +120,7 @@ def _recovered(_sql: Dialect) -> Select[Any]:
     health = destinations.c
     same = and_(health.organization_id == pauses.c.organization_id, health.destination == pauses.c.destination)
     return (
-        select(pauses.c.organization_id, pauses.c.destination, pauses.c.paused_at)
+        select(pauses.c.organization_id, pauses.c.destination, pauses.c.paused_at, health.failing_origin)
         .join_from(pauses, destinations, same, isouter=True)
         .where(BY_ITSELF, or_(health.failing_since.is_(None), health.last_success_at >= pauses.c.paused_at))
         .limit(inline(AT_ONCE))

@@ -1,22 +1,17 @@
-"""Bulk actions: which rows belong to one, as it was shown, its options, its rate, and its canary. Pure, no I/O.
-
-With a canary, an action does so many rows first, and waits for their first attempts.
-"""
+"""Bulk actions: which rows belong to one, its options and its rate. Pure, no I/O."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
-
-import msgspec
+from dataclasses import dataclass
+from typing import Final, NamedTuple, get_args
 
 from flowactions_plugin.clock import RANDOM_BYTES, new_id
 from flowactions_plugin.errors import ActionInvalid
-from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.filters import LIVE_STATES, Filter
 from flowactions_plugin.insights.results import Counted, Kind
-from flowactions_plugin.log_text import is_unicode, plural
 
 KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
 
@@ -24,38 +19,35 @@ SENDING: Final[frozenset[str]] = frozenset({"retry", "resend"})
 """The kinds after which rows are sent."""
 
 MOST_RATE: Final = 100_000.0
-MOST_CANARY: Final = 1000
 
 MOST_RESENT: Final = 100_000
-"""How many rows are sent again at the most. Delivered rows are the most of a table: so many bound what a preview counts."""
+"""How many rows are sent again at the most. Delivered rows are the most of a table: so many bound what is counted."""
 
 BURST_SECONDS: Final = 1.0
 """A process that was late makes up for so much time at the most."""
 
-FAILING_SHARE: Final = 0.1
-"""A canary of which a larger part fails stops the action."""
+STATES_OF: Final[dict[Kind, frozenset[str]]] = {
+    "retry": frozenset({"dead"}),
+    "delete": frozenset({"dead"}),
+    "cancel": frozenset(LIVE_STATES),
+    "resend": frozenset({"delivered"}),
+}
+"""Kind → the states of the rows that it changes."""
 
-_LONGEST: Final = 4096
 
-Result: TypeAlias = Literal["open", "delivered", "failed", "gone"]
-"""What came of a row: no attempt yet; delivered; its first attempt failed; somebody else has changed it since."""
-
-
-class Selection(msgspec.Struct, frozen=True):
-    """A set of rows, as it was shown to somebody.
+class Selection(NamedTuple):
+    """A set of rows: those that met a filter at a time.
 
     Attributes:
         kind: what it is for.
         filter: which rows.
-        as_of: when it was counted, Unix milliseconds.
-        count: how many rows it had.
+        as_of: that time, Unix milliseconds.
         organization_id: whose rows; ``None``: those of all organizations.
     """
 
     kind: Kind
     filter: Filter
     as_of: int
-    count: int = 0
     organization_id: str | None = None
 
 
@@ -66,69 +58,65 @@ class Share(NamedTuple):
     number: int
 
 
-class Preview(NamedTuple):
+@dataclass(frozen=True)
+class Preview:
     """The set of rows that an action would be done to.
 
     Attributes:
-        chosen: the set, with the exact number of its rows; `Operations.change` is given it.
+        chosen: the set; `Operations.change` is given it.
+        count: how many rows it has.
         destinations: the destinations with the most rows.
         organizations: the organizations with the most rows.
-        seconds_to_drain: about how long workers take to send them, by the rate and by what they delivered within the last
-            day; ``None``: neither is known, or nothing is sent.
         delivered: of a retry: how many delivered rows meet the filter too, and are left out; ``None`` for other
             actions.
     """
 
     chosen: Selection
+    count: int
     destinations: Sequence[Share]
     organizations: Sequence[Share]
-    seconds_to_drain: float | None
     delivered: Counted | None
 
 
-def once_id(selection: Selection) -> str:
-    """Return the id of the action that is done to a set, if it is to be done once, however often its token is sent."""
-    digest = hashlib.sha256(msgspec.json.encode(selection)).digest()
-    return new_id(selection.as_of / 1000, digest[:RANDOM_BYTES])
+def once_id(chosen: Selection) -> str:
+    """Return the id of the action that is done to a set: it is done once, however often a form is sent."""
+    written = "\0".join([chosen.kind, str(chosen.filter), str(chosen.as_of), chosen.organization_id or ""])
+    return new_id(chosen.as_of / 1000, hashlib.sha256(written.encode()).digest()[:RANDOM_BYTES])
 
 
 def names_rows(wanted: Filter) -> bool:
     """Return whether a filter names rows, events or keys, so that few rows meet it."""
-    return any(each is not None for each in (wanted.ids, wanted.event_id, wanted.idempotency_key))
+    return any(map(wanted.values, ("id", "event", "key")))
 
 
 def check_filter(wanted: Filter, kind: Kind) -> None:
-    """Check that every value of a filter can be a parameter of a query, and that what is sent again is bounded.
+    """Check that rows of a kind can meet a filter, and that what is sent again is bounded.
 
     Raises:
-        ActionInvalid: one of them cannot, or it is not.
+        ActionInvalid: they cannot, or it is not.
     """
-    if kind == "resend" and wanted.created_from is None and not names_rows(wanted):
+    if kind == "resend" and not wanted.values("since") and not names_rows(wanted):
         raise ActionInvalid(
             "Say which deliveries to send again: give ids, an event id or an idempotency key, or the time from which they"
             " were enqueued."
         )
-    for value in msgspec.structs.astuple(wanted):
-        for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, str) and (len(each) > _LONGEST or "\0" in each or not is_unicode(each)):
-                raise ActionInvalid(
-                    "A value of the filter is too long, or holds characters that no row can hold."
-                )
-            if isinstance(each, int) and not -(1 << 53) < each < 1 << 53:
-                raise ActionInvalid("A time of the filter is not one.")
+    if wanted.states and not wanted.states & STATES_OF[kind]:
+        raise ActionInvalid(f"{kind.capitalize()} changes what is {' or '.join(sorted(STATES_OF[kind]))} only.")
+    if kind == "cancel" and (wanted.values("ended-since") or wanted.values("ended-before")):
+        raise ActionInvalid(
+            "What waits has not ended: give the time when it was enqueued, by since and before."
+        )
 
 
-def check_options(kind: str, *, reset_attempts: bool, rate: float | None, canary: int) -> None:
+def check_options(kind: str, *, reset_attempts: bool, rate: float | None) -> None:
     """Check the options of an action.
 
     Raises:
         ActionInvalid: one of them cannot be used; the message says which, and what is allowed.
     """
     check_rate(rate)
-    if not 0 <= canary <= MOST_CANARY:
-        raise ActionInvalid(f"The canary must be between 0 and {MOST_CANARY} rows.")
-    if kind not in SENDING and (rate is not None or canary or reset_attempts):
-        raise ActionInvalid(f"Rate, canary and attempts are for what is sent, not for {kind}.")
+    if kind not in SENDING and (rate is not None or reset_attempts):
+        raise ActionInvalid(f"Rate and attempts are for what is sent, not for {kind}.")
     if kind == "resend" and reset_attempts:
         raise ActionInvalid("What is sent again has all of its attempts.")
 
@@ -179,19 +167,3 @@ def allowed(rate: float | None, pace: Pace | None, now: int, most: int) -> tuple
 def wait_seconds(rate: float, pace: Pace, now: int) -> float:
     """Return the seconds until the next row may be done."""
     return max(0.0, (pace.since + (pace.done + 1) / rate * 1000 - now) / 1000)
-
-
-def judge(size: int, results: Sequence[Result]) -> tuple[Literal["continue", "wait", "stop"], str]:
-    """Return whether an action continues, and why it waits or stops: it stops as soon as its canary cannot pass any more.
-
-    Args:
-        size: how many rows the canary has.
-        results: of those that were done.
-    """
-    failed, unknown = results.count("failed"), results.count("open")
-    expected = size - results.count("gone")
-    if failed > expected * FAILING_SHARE:
-        return "stop", f"{failed} of {expected} first attempts failed in a canary of {plural(size, 'row')}"
-    if unknown and len(results) == size:
-        return "wait", f"waits for {unknown} of {expected} first attempts in a canary of {plural(size, 'row')}"
-    return "continue", ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import (
@@ -19,6 +20,7 @@ from sqlalchemy import (
     Update,
     case,
     delete,
+    func,
     null,
     select,
     update,
@@ -26,6 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.insights.standing import of_scope
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, recording
@@ -33,9 +36,10 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS
+from flowactions_plugin.queue.sequences import release
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
+from flowactions_plugin.storage.schema import BEHIND_MS, LIVE, UNDELIVERED, attempts, outbox
 from flowactions_plugin.storage.waiting import repeated
 
 Change: TypeAlias = Literal["retry", "cancel", "delete"]
@@ -81,7 +85,7 @@ def requeueing(
         .values(
             **CLEARED,
             status="pending",
-            next_attempt_at=now,
+            next_attempt_at=case((outbox.c.sequence.is_(None), now), else_=inline(BEHIND_MS)),
             updated_at=now,
             finished_at=null(),
             action_id=action_id,
@@ -96,7 +100,7 @@ def requeueing(
 def ending(
     database: Database, rows: ColumnElement[bool], reason: str, action_id: Any = None
 ) -> ReturningUpdate[Any]:
-    """Write the statement that ends rows, and returns for each whether a worker has claimed it: its claim stays."""
+    """Write the statement that ends rows, and returns each, and whether a worker has claimed it: its claim stays."""
     now = database.now()
     told = storable(reason) or ""
     return (
@@ -107,11 +111,13 @@ def ending(
             status="dead",
             last_error=case((outbox.c.claimed_by.is_(None), told), else_=told + MAY_BE_SENT),
             error_class="cancelled",
+            # What is behind it waits until its claim has ended: its request may be on the way.
+            next_attempt_at=func.coalesce(outbox.c.claimed_until, now),
             updated_at=now,
             finished_at=now,
             action_id=action_id,
         )
-        .returning(outbox.c.claimed_by.is_not(None).label("claimed"))
+        .returning(outbox.c.id, outbox.c.attempts, outbox.c.claimed_by.is_not(None).label("claimed"))
     )
 
 
@@ -135,7 +141,7 @@ async def change_one(
 ) -> bool:
     """Do something to one delivery, and write it to the audit in the same transaction; see `Operations.one`."""
     this = outbox.c.id == row_id
-    found: Select[Any] = select(*(outbox.c[name] for name in (*_BEFORE, "claimed_by")))
+    found: Select[Any] = select(*(outbox.c[name] for name in (*_BEFORE, "claimed_by", "sequence")))
     found = found.where(this, *changeable(kind), *of_scope(outbox, scope))
 
     def change(connection: Connection) -> Row[Any] | None:
@@ -164,6 +170,9 @@ async def change_one(
 
     async with database.write() as connection:
         row = await connection.run_sync(change)
+    if row is not None and row.sequence is not None:
+        with suppress(StorageUnavailable):  # a look of a worker does it
+            await release(database, [row.sequence])
     if row is not None and kind == "cancel":
         log_dead(row_id, row.destination, reason)
         if row.claimed_by is not None:

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import msgspec
 
-from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.errors import FilterInvalid, StorageUnavailable
+from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.operations.bulk import SENDING, Pace, Selection, allowed, judge, wait_seconds
+from flowactions_plugin.operations.bulk import SENDING, Pace, Selection, allowed, wait_seconds
 from flowactions_plugin.operations.changes import WITHDRAWN_SECONDS
 from flowactions_plugin.operations.store import FREE, ActionRow, ActionStore, Batch, Connection, open_actions
 from flowactions_plugin.operators.scope import NOBODY, Actor
@@ -34,7 +34,7 @@ LEASE_MS: Final = 3000
 """For how long a process that has not carried its action on keeps it from the others."""
 
 POLL_SECONDS: Final = 0.5
-"""Seconds between looks while an action is open, and between looks for outcomes that one waits for."""
+"""Seconds between looks while an action is open."""
 
 LEAST_STEP_SECONDS: Final = 0.1
 """Seconds between two batches of an action with a rate."""
@@ -141,65 +141,33 @@ class _Step:
         """Do it; return the seconds until the next, ``None`` when nothing is left to do."""
         row = self._row
         try:
-            selection = self._selection()
-        except msgspec.MsgspecError as exc:
+            wanted = parse(row.filter)
+        except FilterInvalid as exc:
             self._stop(printable(f"its filter cannot be read: {exc}", message=True))
             return None
-        if row.state == "waiting" and row.now < row.starts_at:
-            return None
+        selection = Selection(row.kind, wanted, row.as_of, row.organization_id or None)
         if row.kind == "cancel":
             return self._end(selection)
         return self._send(selection) if row.kind in SENDING else self._delete(selection)
 
-    def _selection(self) -> Selection:
-        row = self._row
-        return Selection(
-            kind=row.kind,
-            organization_id=row.organization_id or None,
-            filter=msgspec.json.decode(row.filter, type=Filter),
-            as_of=row.as_of,
-        )
-
     def _send(self, selection: Selection) -> float | None:
-        """Make the next dead rows due, or send the next delivered ones again, as many as pace and canary allow."""
+        """Make the next dead rows due, or send the next delivered ones again, as many as the pace allows."""
         row = self._row
-        first: list[str] | None = None  # rows of the canary; ``None`` without one, and after it
-        if row.done < row.canary or row.canary_ids:
-            first = msgspec.json.decode(row.canary_ids or "[]", type=list[str])
-            found = self._store.results(self._connection, first, row.id) if first else {}
-            verdict, reason = judge(row.canary, [found.get(each, "gone") for each in first])
-            if verdict == "stop":
-                self._stop(reason)
-                return None
-            if verdict == "wait":
-                # The rate counts anew when it goes on.
-                paused = {
-                    "state": "running",
-                    "state_reason": reason,
-                    "paced_from": None,
-                    "paced_done": 0,
-                }
-                return self._save(POLL_SECONDS, **paused)
-            if len(first) == row.canary:
-                first = None
         # Another process has begun it, and may have been stopped for a long time. It does not make up for that time.
         is_new = row.paced_from is None or row.held_by != self._holder
         pace = None if is_new else Pace(row.paced_from, row.paced_done)
         number, pace = allowed(row.rate, pace, row.now, BATCH)
-        limit = number if first is None else min(number, row.canary - len(first))
-        batch = self._next_rows(selection, limit)
+        batch = self._next_rows(selection, number)
         ids, more = self._sent(batch.ids), batch.more
         pace = pace._replace(done=pace.done + len(ids))
         progress = {
             "state": "running",
-            "state_reason": None,
             "position": batch.after,
             "done": row.done + len(ids),
             "paced_from": pace.since,
             "paced_done": pace.done,
-            "canary_ids": None if first is None else msgspec.json.encode([*first, *ids]).decode(),
         }
-        if limit and not more:
+        if number and not more:
             self._finish(**progress)
             return None
         wait = 0.0
@@ -237,15 +205,20 @@ class _Step:
         batch = self._next_rows(selection, BATCH)
         by = Actor(row.actor_id, row.actor_name, row.actor_role)
         reason = row.reason or f"cancelled by {by.public_name}"
-        number, claimed = self._store.end(self._connection, batch.ids, row.id, reason)
-        until = row.now + int(WITHDRAWN_SECONDS * 1000) if claimed else row.withdrawn_at or 0
-        progress = {"state": "running", "done": row.done + number, "withdrawn_at": until}
+        ended, now_claimed = self._store.end(self._connection, batch.ids, row.id, reason)
+        claimed = {**msgspec.json.decode(row.claimed or "{}", type=dict[str, int]), **now_claimed}
+        until = row.now + int(WITHDRAWN_SECONDS * 1000) if now_claimed else row.withdrawn_at or 0
+        progress = {"state": "running", "done": row.done + ended, "withdrawn_at": until}
+        if claimed:
+            progress["claimed"] = msgspec.json.encode(claimed).decode()
         if batch.more:
             return self._save(0.0, position=batch.after, **progress)
         left = max(0, until - row.now)
         if batch.ids or self._position is not None or left:
             return self._save(left / 1000, position=None, **progress)
-        self._finish(**progress)
+        # Workers have given back what they had not begun; the rest may still arrive.
+        sent = self._store.sent(self._connection, claimed) if claimed else 0
+        self._finish(**{**progress, "done": row.done - sent, "sent": sent})
         return None
 
     def _save(self, wait: float, **values: Any) -> float:

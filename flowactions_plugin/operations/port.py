@@ -1,8 +1,7 @@
 """What people do: to deliveries, single ones at once and those of a filter as a bulk action, and to destinations.
 
-A bulk action is bound to the set that was shown: a filter, a time and a count. It is refused when the set has another number of
-rows by then, and rows that come to meet the filter later are not in it. A cancellation acts at once. Everything else begins ten
-seconds later, so that it can be stopped before it has changed anything. Workers execute it.
+A bulk action is bound to the set that was shown: a filter and a time. Rows that come to meet the filter later are not in it.
+Workers execute it; a cancellation begins in the call.
 """
 
 from __future__ import annotations
@@ -11,20 +10,12 @@ import asyncio
 import time
 from typing import Any, Final
 
-import msgspec
-from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Row, Select, Update, delete, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.errors import (
-    ActionForbidden,
-    ActionInvalid,
-    EgressRefused,
-    SetChanged,
-    TooManyPauses,
-)
+from flowactions_plugin.errors import ActionForbidden, ActionInvalid, EgressRefused, TooManyPauses
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Action, Kind
 from flowactions_plugin.insights.views import action_of
@@ -34,7 +25,7 @@ from flowactions_plugin.operations.bulk import Preview, Selection
 from flowactions_plugin.operations.changes import change_one
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.resend import send_one_again
-from flowactions_plugin.operations.store import ActionRow, ActionStore, Aged, Connection
+from flowactions_plugin.operations.store import ActionRow, ActionStore, Connection
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import AUTOMATIC, OPEN, Actor, Scope
 from flowactions_plugin.queue.keys import KeyUse
@@ -43,11 +34,10 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, pauses
 from flowactions_plugin.storage.waiting import repeated
 
-DELAY_SECONDS: Final = 10.0
-"""So long after its order an action begins that can be stopped before it changes anything."""
-
 AT_ONCE_SECONDS: Final = 3.0
 """For how long `Operations.change` itself does what is done at once; workers do what is left then."""
+
+OTHER_KEY: Final = "This idempotency key was used for another request."
 
 MOST_PAUSES: Final = 500
 """How many destinations may be paused for one organization, and how many for all."""
@@ -103,38 +93,25 @@ class Operations:
         )
         return delivery_id if changed else None
 
-    async def preview(self, scope: Scope, kind: Kind, wanted: Filter, *, rate: float | None = None) -> Preview:
+    async def preview(self, scope: Scope, kind: Kind, wanted: Filter) -> Preview:
         """Count the rows that an action would be done to.
 
         Args:
             scope: whose rows.
             kind: what would be done.
             wanted: which of the rows that are dead, for ``cancel`` wait, or for ``resend`` are delivered.
-            rate: rows per second, for the time to drain.
 
         Raises:
-            ActionInvalid: the filter or the rate cannot be used; the message says why.
+            ActionInvalid: the filter cannot be used; the message says why.
         """
-        bulk.check_rate(rate)
-        bulk.check_filter(wanted, kind)
         as_of = round(await self._database.time() * 1000)
-        selection = Selection(kind, wanted, as_of, organization_id=scope.organization_id)
-        count = await self._store.count(selection)
-        selection = replace(selection, count=count)
-        if kind == "resend" and count > bulk.MOST_RESENT:
-            raise ActionInvalid(
-                f"More than {bulk.MOST_RESENT:,} delivered rows meet the filter. Send them again in parts, by time or destination."
-            )
-        seconds = None
-        if kind in bulk.SENDING:
-            rates = [each for each in (rate, await self._store.best_rate()) if each]
-            seconds = count / min(rates) if rates else None
-        may_leave_out = kind == "retry" and wanted.status in {None, "delivered"}
+        chosen = Selection(kind, wanted, as_of, scope.organization_id)
+        may_leave_out = kind == "retry" and not wanted.values("status")
         return Preview(
-            selection,
-            destinations=await self._store.shares(selection, "destination"),
-            organizations=await self._store.shares(selection, "organization_id"),
-            seconds_to_drain=seconds,
+            chosen,
+            await self._count(chosen),
+            destinations=await self._store.shares(chosen, "destination"),
+            organizations=await self._store.shares(chosen, "organization_id"),
             delivered=await self._store.delivered(scope, wanted) if may_leave_out else None,
         )
 
@@ -147,14 +124,12 @@ class Operations:
         *,
         reset_attempts: bool = False,
         rate: float | None = None,
-        canary: int = 0,
-        delay_seconds: float = DELAY_SECONDS,
         once: KeyUse | None = None,
-    ) -> Action:
-        """Begin a bulk action on the set that a preview has shown.
+    ) -> Action | None:
+        """Begin a bulk action on the set that a preview has shown, once, however often it is called for the same set.
 
         A ``cancel`` ends the rows at once, also those that a worker has claimed, and returns when no worker begins one of them any
-        more, if that is soon. Everything else begins after ``delay_seconds``.
+        more, if that is soon.
 
         Args:
             scope: whose rows.
@@ -163,54 +138,60 @@ class Operations:
             reason: why, for the audit; may be empty.
             reset_attempts: whether each row has all of its attempts again; if not, each gets one.
             rate: rows per second at the most; ``None``: without limit.
-            canary: how many rows go first. The others wait for their first attempts, and if more than a tenth of these fails,
-                the action stops. 0: no canary.
-            delay_seconds: how long nothing is changed.
             once: the caller's idempotency key. If it was used before, the action of that call is returned.
+
+        Returns:
+            The action; ``None``: no row meets the filter.
 
         Raises:
             ActionInvalid: the filter or an option cannot be used, or the key was used for another filter; the message says why.
-            SetChanged: the set has another number of rows than was shown; for ``cancel``, rows may have left it.
         """
-        kind = chosen.kind
-        bulk.check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary)
-        bulk.check_filter(chosen.filter, kind)
-        selection = replace(chosen, organization_id=scope.organization_id)
-        aged = await self._check_set(selection)
-        filter_text = msgspec.json.encode(selection.filter).decode()
-        owner = scope.organization_id or selection.filter.organization_id
-        entry = Entry(
-            who=actor,
-            action=kind,
-            organization_id=owner,
-            filter=filter_text,
-            reason=reason,
-            number=selection.count,
-        )
-        values = {
-            "kind": kind,
-            "organization_id": owner or EVERY_ORGANIZATION,
-            "filter": filter_text,
-            "as_of": selection.as_of,
-            "counted": selection.count,
-            "actor_id": storable(actor.id),
-            "actor_name": storable(actor.name),
-            "actor_role": actor.role,
-            "reason": storable(reason),
-            "reset_attempts": int(reset_attempts),
-            "rate": rate,
-            "canary": canary,
-        }
-        # The set of what is sent again is still there after it: a form that is sent twice must not send it twice.
-        only_id = bulk.once_id(selection) if kind == "resend" else None
-        delay_ms = 0 if kind == "cancel" else int(delay_seconds * 1000)
-        row = await self._store.begin(values, delay_ms, entry, aged, only_id, once)
-        if row is None or row.filter != filter_text:
-            raise ActionInvalid("This idempotency key was used for another request.")
-        if kind == "cancel":
+        kind, words = chosen.kind, str(chosen.filter)
+        bulk.check_options(kind, reset_attempts=reset_attempts, rate=rate)
+        if chosen.as_of > round(await self._database.time() * 1000):
+            raise ActionInvalid("The preview is of a time to come: look at the rows again.")
+        chosen = chosen._replace(organization_id=scope.organization_id)
+        action_id = bulk.once_id(chosen)
+        row = await self._store.begun(action_id, once)
+        if row is None and (count := await self._count(chosen)):
+            owner = chosen.organization_id or chosen.filter.only("organization")
+            entry = Entry(
+                who=actor, action=kind, organization_id=owner, filter=words, reason=reason, number=count
+            )
+            values = {
+                "kind": kind,
+                "organization_id": owner or EVERY_ORGANIZATION,
+                "filter": words,
+                "as_of": chosen.as_of,
+                "counted": count,
+                "actor_id": storable(actor.id),
+                "actor_name": storable(actor.name),
+                "actor_role": actor.role,
+                "reason": storable(reason),
+                "reset_attempts": int(reset_attempts),
+                "rate": rate,
+            }
+            row = await self._store.begin(values, entry, action_id, once)
+            if row is None:
+                raise ActionInvalid(OTHER_KEY)
+        if row is None:
+            return None
+        if row.filter != words:
+            raise ActionInvalid(OTHER_KEY)
+        if kind == "cancel" and row.finished_at is None:
             await self._carry_on(row.id)
             row = await self._store.get(scope, row.id) or row
         return action_of(row, scope)
+
+    async def _count(self, chosen: Selection) -> int:
+        """Return how many rows a set has."""
+        bulk.check_filter(chosen.filter, chosen.kind)
+        count = await self._store.count(chosen)
+        if chosen.kind == "resend" and count > bulk.MOST_RESENT:
+            raise ActionInvalid(
+                f"More than {bulk.MOST_RESENT:,} delivered rows meet the filter. Send them again in parts, by time or destination."
+            )
+        return count
 
     async def stop(self, scope: Scope, action_id: str, actor: Actor) -> Action | None:
         """Stop an action; what was done stays.
@@ -336,23 +317,6 @@ class Operations:
             raise TooManyPauses(
                 f"{MOST_PAUSES} destinations are paused, which is the most: resume one that need not be paused."
             )
-
-    async def _check_set(self, selection: Selection) -> Aged:
-        """Check that a set is the one that was shown, and return what retention may remove of it."""
-        now = round(await self._database.time() * 1000)
-        if selection.as_of > now:
-            raise ActionInvalid("The preview is of a time to come: look at the rows again.")
-        if not selection.count:
-            raise ActionInvalid("No row meets the filter: nothing to do.")
-        aged = await self._store.aged(selection, now)
-        count = await self._store.count(selection)
-        # What was delivered since does not wait any more.
-        is_fewer = selection.kind == "cancel" and count < selection.count
-        if not is_fewer and count != selection.count:
-            raise SetChanged(
-                f"The rows have changed since they were shown: {selection.count:,} then, {count:,} now. Look at them again."
-            )
-        return aged
 
     async def _carry_on(self, action_id: str) -> None:
         """Do what is due of an action now, as long as that is soon done."""

@@ -142,7 +142,7 @@ class Purge:
         for name, table in _REST.items():
             removed[name] = await self._remove(table)
         removed["alerts"] = await self._remove_alerts()
-        clearing = update(workers).where(workers.c.stopped_at.is_(None)).values(limited=PURGED)
+        clearing = update(workers).values(limited=PURGED)
         await self._database.in_transaction(lambda connection: connection.execute(clearing))
         if self._was_claimed:
             await asyncio.sleep(WITHDRAWN_SECONDS)

@@ -82,7 +82,7 @@ def send_again(
     for row in connection.execute(found, {"given": asked}).mappings():
         origin = origin_naming(row["id"], row["origin"])
         if origin is not None:
-            made = {"id": new_id(database.clock()), "origin": origin, "action_id": action_id}
+            made = {"id": new_id(database.clock()), "origin": origin, "action_id": action_id, "sequence": None}
             items.append(Item({**row, **made}, once))
     write_items(database, connection, items)
     return {

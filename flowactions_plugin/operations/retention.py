@@ -66,9 +66,6 @@ class Retention:
         those = (*old, ended.between(found[0], found[-1]), ~is_awaited)
         gone = delete(outbox).where(*those).returning(outbox.c.id, *kept)
         async with self._database.write() as connection:
-            # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
-            if status == "dead":
-                await self._database.lock_table(connection, actions, "SHARE")
             removed = (await connection.execute(gone)).all()
             logged = [row.id for row in removed if _is_logged(row)]
             if logged:

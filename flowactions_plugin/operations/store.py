@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import msgspec
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Row, Select, String, TextClause, desc, func, or_, select, update
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
-from flowactions_plugin.clock import new_id
-from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Counted
 from flowactions_plugin.insights.search import conditions as conditions_of
 from flowactions_plugin.insights.search import counted, id_bounds
 from flowactions_plugin.insights.standing import of_scope, top
-from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Result, Selection, Share, names_rows
+from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Selection, Share, names_rows
 from flowactions_plugin.operations.changes import changeable, deleting, ending, requeueing
 from flowactions_plugin.operations.resend import DELIVERED, send_again
 from flowactions_plugin.operators.audit import Entry, recording
@@ -24,10 +22,8 @@ from flowactions_plugin.operators.scope import NOBODY, Actor, Scope
 from flowactions_plugin.queue.keys import FirstUse, KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
-from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, OPEN_ACTION, actions, outbox, statistics
+from flowactions_plugin.storage.schema import OPEN_ACTION, actions, outbox
 from flowactions_plugin.storage.waiting import repeated
-from flowactions_plugin.watch.statistics import BUCKET_MS, EVERY_DESTINATION
 
 ActionRow: TypeAlias = Row[Any]
 """An action as it is stored."""
@@ -44,9 +40,6 @@ READ_AHEAD: Final = 5000
 BATCH_BYTES: Final = 8 << 20
 """Of the bodies that a batch copies."""
 
-MARGIN_MS: Final = 60_000
-"""How much older rows may get from their count to the begin of their action."""
-
 
 class Batch(NamedTuple):
     """The next rows of a set, which are locked.
@@ -60,18 +53,6 @@ class Batch(NamedTuple):
     ids: list[str]
     after: str | None
     more: bool
-
-
-class Aged(NamedTuple):
-    """The rows of a set that retention may remove: dead ones that have been kept long enough.
-
-    Attributes:
-        query: counts them; ``None``: there can be none.
-        number: how many there were.
-    """
-
-    query: Select[Any] | None
-    number: int
 
 
 class ActionStore:
@@ -88,88 +69,57 @@ class ActionStore:
 
     async def count(self, selection: Selection) -> int:
         """Return how many rows a set has now. For a resend, it counts to one more than are allowed."""
-        rows = select(outbox.c.id).where(*_of_set(selection))
+        rows = select(outbox.c.id).where(*self._of_set(selection))
         if selection.kind == "resend":
             rows = rows.limit(inline(MOST_RESENT + 1))
         query = select(func.count()).select_from(rows.subquery("found"))
         async with self._database.read() as connection:
             return int((await connection.execute(query)).scalar_one())
 
-    async def aged(self, selection: Selection, now: int) -> Aged:
-        """Return what retention may remove of a set within the next minute."""
-        if selection.kind in {"cancel", "resend"}:  # of delivered rows, those that are left are sent
-            return Aged(None, 0)
-        old = outbox.c.finished_at < inline(now + MARGIN_MS - DEAD_DAYS * DAY_MS)
-        query = select(func.count()).select_from(outbox).where(*_of_set(selection), old)
-        async with self._database.read() as connection:
-            return Aged(query, (await connection.execute(query)).scalar_one())
-
     async def shares(self, selection: Selection, name: str) -> list[Share]:
         """Return the destinations or organizations with the most rows of a set, and how many those are."""
-        query = top(select(outbox.c[name]).where(*_of_set(selection)), (name,))
+        query = top(select(outbox.c[name]).where(*self._of_set(selection)), (name,))
         query = query.order_by(desc("number"), name).limit(MOST_SHARES)
         async with self._database.read() as connection:
             return [Share(row[0], row.number) for row in (await connection.execute(query)).all()]
 
     async def delivered(self, scope: Scope, wanted: Filter) -> Counted:
         """Count the delivered rows that meet a filter, as a search counts them."""
-        delivered = msgspec.structs.replace(wanted, status="delivered")
+        delivered = wanted.having("status", "delivered")
         async with self._database.read() as connection:
-            return await connection.run_sync(counted, scope, delivered)
+            return await connection.run_sync(counted, self._database, scope, delivered)
 
-    async def best_rate(self) -> float | None:
-        """Return how many attempts a second workers have made in the best five minutes of the last day."""
-        query = select(func.max(statistics.c.delivered + statistics.c.failed)).where(
-            statistics.c.bucket >= self._database.now() - DAY_MS,
-            statistics.c.organization_id == EVERY_ORGANIZATION,
-            statistics.c.destination == EVERY_DESTINATION,
-        )
+    async def begun(self, action_id: str, once: KeyUse | None) -> ActionRow | None:
+        """Return the action that was begun with a key, or without one under an id; ``None``: none was."""
         async with self._database.read() as connection:
-            best = (await connection.execute(query)).scalar_one_or_none()
-        return float(best) / (BUCKET_MS / 1000) if best else None
+            used = None if once is None else await once.keys.find(once, connection)
+            if once is not None and used is None:
+                return None
+            first = action_id if used is None else used.delivery_id
+            return (await connection.execute(select(actions).where(actions.c.id == first))).one_or_none()
 
     @repeated
     async def begin(
-        self,
-        values: Mapping[str, Any],
-        delay_ms: int,
-        entry: Entry,
-        aged: Aged,
-        action_id: str | None = None,
-        once: KeyUse | None = None,
+        self, values: Mapping[str, Any], entry: Entry, action_id: str, once: KeyUse | None = None
     ) -> ActionRow | None:
-        """Write an action and its line of the audit, and return the action.
+        """Write an action and its line of the audit, and return the action; one that was begun before as it stands.
 
         Args:
             values: the columns that say what to do.
-            delay_ms: so many milliseconds later it begins.
             entry: of the audit; it gets the action's id.
-            aged: what `aged` has returned. Once the action is written, retention passes these rows over.
-            action_id: of an action that is begun once only: if it was begun before, it is returned as it stands.
-            once: the caller's idempotency key: if it was used before, the action of that call is returned as it stands.
+            action_id: its id.
+            once: the caller's idempotency key: if it was used before, the action of that call is returned.
 
         Returns:
             The action; ``None``: that of the key is not kept any more.
-
-        Raises:
-            SetChanged: retention has removed some of its rows, and it has not begun.
         """
-        now = self._database.now()
-        action_id = action_id or new_id(self._database.clock())
         begun = (
             self._database.sql.insert_unless_there(actions)
             .values(
-                **values,
-                id=action_id,
-                state="waiting",
-                created_at=now,
-                starts_at=now + delay_ms,
-                done=0,
-                paced_done=0,
+                **values, id=action_id, state="waiting", created_at=self._database.now(), done=0, paced_done=0
             )
             .returning(*actions.c)
         )
-        named = msgspec.structs.replace(entry, action_id=action_id)
         async with self._database.write() as connection:
             used = None
             if once is not None:
@@ -178,9 +128,7 @@ class ActionStore:
             if row is None:
                 first = action_id if used is None else used.delivery_id
                 return (await connection.execute(select(actions).where(actions.c.id == first))).one_or_none()
-            await connection.execute(recording(self._database, named))
-            if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.number:
-                raise SetChanged("Old rows were deleted since they were counted. Look at the rows again.")
+            await connection.execute(recording(self._database, replace(entry, action_id=action_id)))
         return row
 
     async def get(self, scope: Scope, action_id: str) -> ActionRow | None:
@@ -230,7 +178,7 @@ class ActionStore:
         Of what is sent again, these are among the next few thousand rows, and have some megabytes of bodies at the most: a
         batch is soon done, however many other rows were delivered.
         """
-        query: Select[Any] = select(outbox.c.id).where(*_of_set(selection))
+        query: Select[Any] = select(outbox.c.id).where(*self._of_set(selection))
         if after is not None:
             query = query.where(outbox.c.id > after)
         query = query.order_by(outbox.c.id)
@@ -270,19 +218,32 @@ class ActionStore:
         connection.execute(logged, self._given(ids))
         return connection.execute(rows, self._given(ids)).rowcount
 
-    def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> tuple[int, bool]:
-        """End rows; return how many, and whether workers have claimed some of them."""
+    def end(
+        self, connection: Connection, ids: Sequence[str], action_id: str, reason: str
+    ) -> tuple[int, dict[str, int]]:
+        """End rows; return how many, and how many attempts those have that workers have claimed."""
         ended = ending(self._database, self._id_in_params(), reason, action_id)
         found = connection.execute(ended, self._given(ids)).all()
-        return len(found), any(row.claimed for row in found)
+        return len(found), {row.id: row.attempts for row in found if row.claimed}
 
-    def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
-        """Return the results of rows that an action has made due."""
-        query = select(outbox.c.id, outbox.c.status, outbox.c.error_class).where(
-            self._id_in_params(), outbox.c.action_id == action_id
+    def sent(self, connection: Connection, claimed: Mapping[str, int]) -> int:
+        """Return how many of the rows that were ended while workers had claimed them are being sent, or were."""
+        query = select(outbox.c.id, outbox.c.attempts).where(
+            self._id_in_params(), outbox.c.status == inline("dead"), outbox.c.claimed_by.is_(None)
         )
-        rows = connection.execute(query, self._given(ids)).all()
-        return {row.id: _result(row.status, row.error_class) for row in rows}
+        unsent = connection.execute(query, self._given([*claimed])).all()
+        return len(claimed) - len([row for row in unsent if row.attempts == claimed[row.id]])
+
+    def _of_set(self, selection: Selection) -> list[ColumnElement[bool] | TextClause]:
+        """Return the conditions on the rows of a set, as long as they are in it."""
+        found: list[ColumnElement[bool] | TextClause] = [*conditions_of(self._database, selection.filter)]
+        if selection.organization_id is not None:
+            found.append(outbox.c.organization_id == selection.organization_id)
+        if selection.kind == "resend":
+            return [DELIVERED, outbox.c.finished_at <= inline(selection.as_of), *_bounds(selection), *found]
+        if selection.kind != "cancel":
+            return [*changeable("delete"), outbox.c.finished_at <= inline(selection.as_of), *found]
+        return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), *found]
 
     def _id_in_params(self) -> ColumnElement[bool]:
         """Return the condition that a row's id is one of those in the parameter ``given``."""
@@ -292,28 +253,12 @@ class ActionStore:
         return {"given": self._database.sql.json_rows([{"id": each} for each in ids])}
 
 
-def _of_set(selection: Selection) -> list[ColumnElement[bool] | TextClause]:
-    """Return the conditions on the rows of a set, as long as they are in it."""
-    conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(selection.filter)]
-    if selection.organization_id is not None:
-        conditions.append(outbox.c.organization_id == selection.organization_id)
-    if selection.kind == "resend":
-        return [DELIVERED, outbox.c.finished_at <= inline(selection.as_of), *_bounds(selection), *conditions]
-    if selection.kind != "cancel":
-        return [*changeable("delete"), outbox.c.finished_at <= inline(selection.as_of), *conditions]
-    return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), *conditions]
-
-
 def _bounds(selection: Selection) -> list[ColumnElement[bool]]:
     """Return conditions on the ids of a set of delivered rows that were enqueued between two times."""
-    if selection.filter.created_from is None:
+    wanted, until = selection.filter, selection.as_of + 1
+    if wanted.only("since") is None:
         return []
-    return id_bounds(msgspec.structs.replace(selection.filter, created_before=_until(selection)))
-
-
-def _until(selection: Selection) -> int:
-    before = selection.filter.created_before
-    return selection.as_of + 1 if before is None else min(before, selection.as_of + 1)
+    return id_bounds(wanted.having("before", min(wanted.only("before") or until, until)))
 
 
 def _horizon(connection: Connection, selection: Selection, after: str | None) -> str | None:
@@ -321,7 +266,7 @@ def _horizon(connection: Connection, selection: Selection, after: str | None) ->
     if names_rows(selection.filter):
         return None
     rows = select(outbox.c.id).where(*_bounds(selection))
-    organization_id = selection.organization_id or selection.filter.organization_id
+    organization_id = selection.organization_id or selection.filter.only("organization")
     if organization_id is not None:
         rows = rows.where(outbox.c.organization_id == organization_id)
     if after is not None:
@@ -347,11 +292,7 @@ def _one(scope: Scope, action_id: str) -> Select[Any]:
 
 def open_actions(sql: Dialect, holder: str) -> Select[Any]:
     """Write the query for the ids of the actions that a process may carry on now."""
-    now = sql.now()
-    begins = or_(actions.c.state != "waiting", actions.c.starts_at <= now)
-    query = select(actions.c.id).where(
-        OPEN_ACTION, begins, _free(now, holder), actions.c.kind.in_(sorted(KINDS))
-    )
+    query = select(actions.c.id).where(OPEN_ACTION, _free(sql.now(), holder), actions.c.kind.in_(sorted(KINDS)))
     return query.order_by(actions.c.id)
 
 
@@ -359,11 +300,3 @@ def _free(now: ColumnElement[int], holder: str | None) -> ColumnElement[bool]:
     """Return the condition that no other process carries an action on."""
     free = or_(actions.c.held_until.is_(None), actions.c.held_until <= now)
     return free if holder is None else or_(free, actions.c.held_by == holder)
-
-
-def _result(status: str, error_class: str | None) -> Result:
-    if status == "pending":
-        return "open"
-    if status == "delivered":
-        return "delivered"
-    return "gone" if error_class == "cancelled" else "failed"

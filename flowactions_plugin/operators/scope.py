@@ -54,7 +54,7 @@ class Actor(NamedTuple):
 
 
 NOBODY: Final = Actor("", "flowactions", "command")
-"""Who stops an action whose canary fails."""
+"""Who stops an action that cannot be carried out."""
 
 AUTOMATIC: Final = Actor("", "flowactions", "automatic")
 """Who pauses destinations that fail, and resumes them."""

@@ -9,14 +9,11 @@ from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.insights.fields import BY_NAME
-from flowactions_plugin.insights.filters import Filter, to_query
+from flowactions_plugin.insights.filters import BY_NAME, Filter
 from flowactions_plugin.insights.results import Action, Kind
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.operations.bulk import Selection, names_rows
-from flowactions_plugin.operations.port import DELAY_SECONDS
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.pages.context import ROWS, Visit, cut, read_filter
 from flowactions_plugin.pages.guard import FOR_CHANGERS
@@ -36,9 +33,8 @@ EXPLAINED: Final[dict[str, str]] = {
     " signed with the present secret. Receivers that dedupe by event id ignore what they have processed already.",
 }
 
-FILTER_PREFIX: Final = "filter-"
-OPTIONS: Final = ("reason", "reset", "canary", "rate")
-FORM_FIELDS: Final = ("kind", "as-of", "count", *OPTIONS, *(FILTER_PREFIX + name for name in BY_NAME))
+OPTIONS: Final = ("reason", "reset", "rate")
+FORM_FIELDS: Final = ("kind", "as-of", "q", *OPTIONS)
 
 
 @get("/actions")
@@ -51,45 +47,33 @@ async def list_actions(visit: NamedDependency[Visit]) -> Response[bytes]:
 @get("/actions/new", opt=FOR_CHANGERS)
 async def preview_action(visit: NamedDependency[Visit]) -> Response[bytes]:
     """Show which deliveries an action would be done to, and ask."""
-    given = visit.query("kind", *BY_NAME, repeated=("id",))
+    given = visit.query("kind", "q", *BY_NAME, repeated=("id",))
     return await _preview(visit, _kind(given), read_filter(given))
 
 
 @post("/actions")
 async def begin_action(visit: NamedDependency[Visit]) -> Response[Any]:
-    """Begin an action on the set that was shown; when it is another by now, show that and ask again.
+    """Begin an action on the set that was shown; one delivery is retried, cancelled or deleted at once.
 
-    One delivery is retried, cancelled or deleted at once.
+    When nothing of it is left, that is said.
     """
     given = await visit.form(*FORM_FIELDS)
-    kind = _kind(given)
-    wanted = read_filter(
-        {name.removeprefix(FILTER_PREFIX): given[name] for name in given if FILTER_PREFIX in name}
-    )
+    kind, wanted = _kind(given), read_filter(given)
     reason, reset = given.get("reason", "")[:MOST_REASON], given.get("reset") == "yes"
-    canary, rate = _number(given, "canary"), _number(given, "rate")
-    chosen = Selection(kind, wanted, int(_number(given, "as-of") or 0), int(_number(given, "count") or 0))
+    rate, as_of = _number(given, "rate"), int(_number(given, "as-of") or 0)
     one = _only(kind, wanted)
     if one is not None:
-        changed = "The delivery has changed since it was shown. Look at it again."
         reset = reset and kind == "retry"
         if await visit.operations.one(visit.scope, kind, one, visit.viewer.actor, reason, reset_attempts=reset):
             return visit.redirect("/deliveries" if kind == "delete" else f"/deliveries/{one}")
     else:
-        try:
-            action = await visit.operations.change(
-                visit.scope,
-                chosen,
-                visit.viewer.actor,
-                reason,
-                reset_attempts=reset,
-                rate=rate,
-                canary=int(canary or 0),
-            )
+        chosen, actor = Selection(kind, wanted, as_of), visit.viewer.actor
+        action = await visit.operations.change(
+            visit.scope, chosen, actor, reason, reset_attempts=reset, rate=rate
+        )
+        if action is not None:
             return visit.redirect(f"/actions/{action.id}")
-        except SetChanged as exc:
-            changed = str(exc)
-    return await _preview(visit, kind, wanted, changed=changed, given=given)
+    return await _preview(visit, kind, wanted, given=given)
 
 
 @get("/actions/{action_id:str}")
@@ -101,7 +85,6 @@ async def show_action(visit: NamedDependency[Visit], action_id: FromPath[str]) -
         "action.html",
         action=action,
         phrase=_phrase(action.kind, action.counted),
-        filter=to_query(action.filter),
         may_end=may_end,
     )
 
@@ -115,31 +98,28 @@ async def stop_action(visit: NamedDependency[Visit], action_id: FromPath[str]) -
 
 
 async def _preview(
-    visit: Visit,
-    kind: Kind,
-    wanted: Filter,
-    *,
-    changed: str | None = None,
-    given: Mapping[str, str] | None = None,
+    visit: Visit, kind: Kind, wanted: Filter, *, given: Mapping[str, str] | None = None
 ) -> Response[bytes]:
+    """Show what would be done, and ask; ``given`` is a form that could not be done any more."""
     preview = await visit.operations.preview(visit.scope, kind, wanted)
     return visit.page(
         "action_new.html",
-        status=200 if changed is None else 409,
+        status=200 if given is None else 409,
         preview=preview,
-        phrase=_phrase(kind, preview.chosen.count),
+        phrase=_phrase(kind, preview.count),
         explained=EXPLAINED[kind],
-        filter=to_query(wanted),
-        may_resend=wanted.created_from is not None or names_rows(wanted),
-        changed=changed,
+        words=str(wanted),
+        delivered=str(wanted.having("status", "delivered")),
+        may_resend=wanted.values("since") or names_rows(wanted),
+        names_rows=wanted.values("id"),
+        changed=given is not None,
         given={name: (given or {}).get(name) for name in OPTIONS},
-        delay_ms=0 if kind == "cancel" or _only(kind, wanted) else int(DELAY_SECONDS * 1000),
     )
 
 
 def _only(kind: Kind, wanted: Filter) -> str | None:
     """Return the one delivery that is changed at once; ``None``: it is a bulk action."""
-    return wanted.ids[0] if kind != "resend" and wanted.ids is not None and len(wanted.ids) == 1 else None
+    return None if kind == "resend" else wanted.only("id")
 
 
 def _kind(given: Mapping[str, str]) -> Kind:

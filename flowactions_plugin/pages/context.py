@@ -15,8 +15,7 @@ from litestar.response import Redirect
 from flowactions_plugin.clock import Clock
 from flowactions_plugin.http.auth import read_body
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.insights.fields import BY_NAME
-from flowactions_plugin.insights.filters import Filter, parse
+from flowactions_plugin.insights.filters import BY_NAME, Filter, parse
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.guard import Find, Viewer, viewer_of
 from flowactions_plugin.pages.rendering import HEADERS, Renderer, base_of, query_text
@@ -120,13 +119,13 @@ def cut(rows: Sequence[Row]) -> tuple[Sequence[Row], Row | None]:
     return rows[:ROWS], rows[ROWS - 1] if len(rows) > ROWS else None
 
 
-def read_filter(fields: Mapping[str, str]) -> Filter:
-    """Return the filter of those fields of a query or form that belong to one.
+def read_filter(given: Mapping[str, str]) -> Filter:
+    """Return the filter of a query or a form: of the words in ``q``, and of the fields that belong to one.
 
     Raises:
         FilterInvalid: a value cannot be used.
     """
-    return parse({name: value for name, value in fields.items() if name in BY_NAME})
+    return parse(given.get("q", ""), fields={name: text for name, text in given.items() if name in BY_NAME})
 
 
 def read_fields(raw: bytes, known: Collection[str], repeated: Collection[str] = ()) -> dict[str, str]:

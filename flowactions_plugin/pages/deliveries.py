@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
@@ -16,8 +16,7 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.insights.curl import commands
-from flowactions_plugin.insights.fields import BY_NAME, FIELDS
-from flowactions_plugin.insights.filters import to_query
+from flowactions_plugin.insights.filters import BY_NAME, FIELDS, Filter
 from flowactions_plugin.insights.results import Counted, Page
 from flowactions_plugin.operations.bulk import names_rows
 from flowactions_plugin.pages.charts import steps
@@ -49,48 +48,54 @@ OF_ONE: Final[dict[str | None, tuple[tuple[str, str], ...]]] = {
 }
 """State → what can be done to a delivery."""
 
-OF_MANY: Final = {
+OF_MANY: Final[dict[str | None, tuple[tuple[str, str], ...]]] = {
     **OF_ONE,
+    **dict.fromkeys(("waiting", "due"), OF_ONE["pending"]),
     None: (*OF_ONE["dead"], ("cancel", "Cancel"), *_RESEND),
 }
 """State that is searched for → what can be done to those that are found."""
+
+TABS: Final = ("", "due", "waiting", "pending", "retrying", "delivered", "dead")
 
 
 @get("/deliveries")
 async def list_deliveries(visit: NamedDependency[Visit]) -> Response[bytes]:
     """Search deliveries, newest first; a filter that cannot be read is shown as it was typed, with what is wrong."""
-    given = visit.query(*BY_NAME, "cursor", repeated=("id",))
+    given = visit.query("q", *BY_NAME, "cursor", repeated=("id",))
     cursor = given.pop("cursor", None)
     fields = [field for field in FORM if visit.viewer.sees_all or field.name != "organization"]
-    page, needs_start = Page(rows=()), False
+    page, wanted = Page(rows=()), Filter()
     counted: Counted | None = None
-    kinds: Sequence[tuple[str, str]] = ()
     wrong: Mapping[str, str] | None = None
-    words: Mapping[str, str] = given
+    words, shown = given.get("q", ""), dict(given)
     try:
         wanted = read_filter(given)
     except FilterInvalid as exc:
-        shown = {each.name for each in fields}
-        if not (given.keys() - {"status"}) <= shown or exc.field not in shown:
-            raise  # not of this form
-        wrong = {"name": exc.field, "words": str(exc).removeprefix(f"{exc.field}: ")}
+        place = "q" if exc.field not in given else exc.field
+        if place not in {"q", *(each.name for each in fields)}:
+            raise  # not of these forms
+        wrong = {"name": place, "words": str(exc) if place == "q" else str(exc).removeprefix(f"{exc.field}: ")}
     else:
         page = await visit.insights.deliveries(visit.scope, wanted, cursor, ROWS)
         counted = await visit.insights.count(visit.scope, wanted)
-        words, kinds = to_query(wanted), OF_MANY[wanted.status]
-        needs_start = wanted.created_from is None and not names_rows(wanted)
+        words, shown = str(wanted), wanted.fields()
+    state = wanted.only("status")
+    beside = [term for term in wanted.terms if term.excluded or term.name not in {each.name for each in fields}]
     return visit.page(
         "deliveries.html",
         status=HTTPStatus.OK if wrong is None else HTTPStatus.BAD_REQUEST,
         page=page,
         counted=counted,
         cursor=cursor,
-        filter=words,
-        filter_count=len(words) - ("status" in words),
+        words=words,
+        tabs=[(name, str(wanted.having("status", *([name] if name else [])))) for name in TABS],
+        state="" if not wanted.values("status") else state,
+        shown=shown,
+        beside=str(Filter.made(beside)),
         fields=fields,
         wrong=wrong,
-        kinds=kinds,
-        needs_start=needs_start,
+        kinds=() if wrong else OF_MANY.get(state, OF_MANY[None]),
+        needs_start=not wanted.values("since") and not names_rows(wanted),
     )
 
 

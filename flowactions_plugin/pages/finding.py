@@ -9,9 +9,8 @@ from litestar.di import NamedDependency
 
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.errors import EgressRefused, FilterInvalid
-from flowactions_plugin.insights.fields import MOST_CHARACTERS
-from flowactions_plugin.insights.filters import parse
+from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.insights.filters import BY_NAME, MOST_CHARACTERS, Filter, value_of
 from flowactions_plugin.insights.inbound import MOST_ID
 from flowactions_plugin.pages.context import Visit
 
@@ -45,7 +44,7 @@ async def _look(visit: Visit, text: str, places: list[str]) -> tuple[list[Hit], 
     no_event = "" if text.startswith("evt_") else "an event id begins with evt_"
     no_place = "" if places else "it is neither a host nor a URL"
     searches = [
-        ("event-id", "deliveries of the event with this id", no_event, [text]),
+        ("event", "deliveries of the event with this id", no_event, [text]),
         ("key", "deliveries with this idempotency key", "", [text]),
         ("destination", "deliveries to this destination that failed or are among the newest", no_place, places),
     ]
@@ -53,11 +52,9 @@ async def _look(visit: Visit, text: str, places: list[str]) -> tuple[list[Hit], 
         searches.append(("organization", "deliveries of the organization with this id", "", [text]))
     for field, kind, wrong, values in searches:
         looked.append(Looked(kind, wrong))
-        hits += [
-            Hit(kind, value, "/deliveries", {field: value})
-            for value in values
-            if not wrong and await _has(visit, field, value)
-        ]
+        for value in () if wrong else values:
+            found = await _search(visit, field, value)
+            hits += [] if found is None else [Hit(kind, value, "/deliveries", {"q": str(found)})]
     if visit.viewer.sees_all:
         wrong = f"an id has {MOST_ID} characters at the most" if len(text) > MOST_ID else ""
         looked.append(Looked("an inbound event with this id", wrong))
@@ -67,13 +64,13 @@ async def _look(visit: Visit, text: str, places: list[str]) -> tuple[list[Hit], 
     return hits, looked
 
 
-async def _has(visit: Visit, field: str, value: str) -> bool:
-    """Return whether a search by one field finds a delivery."""
+async def _search(visit: Visit, field: str, value: str) -> Filter | None:
+    """Return the filter of one field, if it finds a delivery."""
     try:
-        wanted = parse({field: value})
-    except FilterInvalid:
-        return False
-    return bool((await visit.insights.deliveries(visit.scope, wanted, None, 1)).rows)
+        wanted = Filter.of(**{field: value_of(BY_NAME[field], value)})
+    except ValueError:
+        return None
+    return wanted if (await visit.insights.deliveries(visit.scope, wanted, None, 1)).rows else None
 
 
 def _places(text: str) -> list[str]:

@@ -55,7 +55,7 @@ def breakable(place: str) -> Markup:
 
 
 def timed(text: str) -> Markup:
-    """Return a sentence in which each time, as `insights.explain` writes it, is an element that the script localizes."""
+    """Return a sentence in which each time, as findings write it, is an element that the script localizes."""
 
     def element(found: re.Match[str]) -> str:
         return f'<time datetime="{found[0]}">{utc(found[0])}</time>'

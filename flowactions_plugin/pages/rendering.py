@@ -12,19 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-import msgspec
 from litestar import MediaType, Request, Response
 from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
 from markupsafe import escape
 
 from flowactions_plugin.clock import moment
-from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
+from flowactions_plugin.errors import (
+    ActionForbidden,
+    ActionInvalid,
+    FilterInvalid,
+    StorageUnavailable,
+    TooManyPauses,
+)
 from flowactions_plugin.http.auth import sign_in_url
-from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
-from flowactions_plugin.insights.fields import TIMES
-from flowactions_plugin.insights.filters import Filter, to_query
-from flowactions_plugin.insights.verdict import clock_offset
+from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem, ProblemDetails
+from flowactions_plugin.insights.facts import clock_offset
+from flowactions_plugin.insights.filters import TIMES, Filter, parse
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.pages import formats
 from flowactions_plugin.pages.guard import ASGIRequest, SignInNeeded, viewer_of
@@ -98,11 +102,12 @@ class Renderer:
             "plural": plural,
             "clock_offset": clock_offset,
             "exact": escape,
-            "filter_words": filter_words,
+            "chips": chips,
         }
         made.globals |= {
             "share": formats.share,
             "query": query_text,
+            "matching": lambda **fields: query_text({"q": str(Filter.of(**fields))}),
             "times": TIMES,
             "files": {name.partition(".")[0]: name for name in self.files},
         }
@@ -136,14 +141,13 @@ class Renderer:
         )
 
 
-def filter_words(stored: Filter | str | None) -> dict[str, str]:
-    """Return a filter in words; what is stored and cannot be read is shown as it is."""
-    if stored is None:
-        return {}
+def chips(words: str | None) -> list[tuple[str, str]]:
+    """Return the terms of a filter in words: names and values; what is stored and cannot be read is shown as it is."""
     try:
-        return to_query(msgspec.json.decode(stored, type=Filter) if isinstance(stored, str) else stored)
-    except (msgspec.MsgspecError, ValueError, OverflowError):
-        return {"filter": str(stored)}
+        terms = parse(words or "").terms
+    except FilterInvalid:
+        return [("filter", words or "")]
+    return [(f"{'not ' if each.excluded else ''}{each.name}", each.text) for each in terms]
 
 
 def base_of(request: ASGIRequest) -> str:
@@ -196,5 +200,17 @@ def page_handlers(renderer: Renderer, login_url: str | None) -> ExceptionHandler
         code = next((code for kind, code in _CODES.items() if isinstance(exc, kind)), "invalid_request")
         return HANDLERS[Problem](_, Problem(code, str(exc)))
 
-    handlers = {**HANDLERS, FilterInvalid: unusable, ActionInvalid: unusable}
+    def unavailable(request: Request[Any, Any, Any], exc: StorageUnavailable) -> Response[Any]:
+        answer: Response[ProblemDetails] = HANDLERS[StorageUnavailable](request, exc)
+        viewer = viewer_of(request)
+        if exc.obstacle is not None and viewer is not None and viewer.sees_all:
+            answer.content.detail = f"The database did not answer: {exc.obstacle}."
+        return answer
+
+    handlers = {
+        **HANDLERS,
+        FilterInvalid: unusable,
+        ActionInvalid: unusable,
+        StorageUnavailable: unavailable,
+    }
     return {**{kind: as_page(handler) for kind, handler in handlers.items()}, SignInNeeded: sign_in}

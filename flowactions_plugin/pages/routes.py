@@ -6,18 +6,16 @@ The host's OpenAPI document does not list them: they are for people.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from litestar import Request, Response, Router, get, post
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency, Provide
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
-from litestar.types import ExceptionHandlersMap, Guard
 
-from flowactions_plugin.http.auth import BODY_BYTES
-from flowactions_plugin.http.openapi import of_one_host
-from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
+from flowactions_plugin.http.openapi import OPEN, plugin_router
+from flowactions_plugin.http.problems import NO_STORE, Problem
 from flowactions_plugin.pages.actions import (
     begin_action,
     list_actions,
@@ -92,7 +90,7 @@ def _cookie(request: Request[Any, Any, Any], context: PageContext, value: str, s
     )
 
 
-@get("/static/{name:str}")
+@get("/static/{name:str}", opt=OPEN)
 async def static_file(
     request: Request[Any, Any, Any], context: NamedDependency[PageContext], name: FromPath[str]
 ) -> Response[bytes]:
@@ -101,8 +99,8 @@ async def static_file(
     if file is None:
         raise Problem("not_found", "No file has this name.")
     content, media_type = file
-    headers = {"Cache-Control": FOREVER, "ETag": f'"{name}"', "X-Content-Type-Options": "nosniff"}
-    if request.headers.get("if-none-match") == headers["ETag"]:
+    headers = {"cache-control": FOREVER, "etag": f'"{name}"', "X-Content-Type-Options": "nosniff"}
+    if request.headers.get("if-none-match") == headers["etag"]:
         return Response(b"", status_code=304, media_type=media_type, headers=headers)
     return Response(content, media_type=media_type, headers=headers)
 
@@ -139,24 +137,11 @@ def pages_routers(
         origins: at which browsers reach the routes, beside that of a request's ``Host``.
         login_url: where people sign in; ``None``: the host has said nothing.
     """
-
-    def router(*handlers: HTTPRouteHandler, guards: Sequence[Guard], errors: ExceptionHandlersMap) -> Router:
-        return Router(
-            ROOT,
-            route_handlers=of_one_host(*handlers),
-            dependencies={
-                "context": Provide(lambda: context, sync_to_thread=False),
-                "visit": Provide(Visit, sync_to_thread=False),
-            },
-            guards=guards,
-            request_max_body_size=BODY_BYTES,
-            exception_handlers=errors,
-            include_in_schema=False,
-        )
-
+    dependencies = {"context": context, "visit": Provide(Visit, sync_to_thread=False)}
+    router = partial(plugin_router, ROOT, dependencies=dependencies, include_in_schema=False)
     guard = page_guard(context.find_viewer, origins, is_running)
     return [
         router(*PAGES, guards=[guard], errors=page_handlers(context.renderer, login_url)),
-        router(begin_session, guards=[must_run(is_running)], errors=HANDLERS),
-        router(static_file, guards=[], errors=HANDLERS),
+        router(begin_session, guards=[must_run(is_running)]),
+        router(static_file),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from litestar import Response, get, post
 from litestar.di import NamedDependency
@@ -14,33 +14,38 @@ from flowactions_plugin.operators.scope import NOBODY, Actor, Scope
 from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, Visit, cut
 
+SPANS: Final = {"hour": ("Last hour", "5 min"), "day": ("Last day", "hour")}
+"""What the chart of the overview may show: its name, and how long each of its intervals is."""
+
 
 @get("/")
 async def show_overview(visit: NamedDependency[Visit]) -> Response[bytes]:
     """Show how deliveries stand."""
-    found = await visit.insights.overview(visit.scope)
+    given = visit.query("span").get("span", "hour")
+    shown = given if given in SPANS else "hour"
+    overview = await visit.insights.overview(visit.scope)
+    unsent = next((each.level for each in overview.findings if each.about == "unsent"), "")
     return visit.page(
         "overview.html",
-        found=found,
+        overview=overview,
         failed_read=FAILED_READ,
-        workers=found.workers[:ROWS],
-        hour=chart(found.hour, "5 min"),
-        day=chart(found.day, "hour"),
+        workers=overview.workers[:ROWS],
+        hour=chart(overview.hour, SPANS["hour"][1]),
+        drawn=chart(getattr(overview, shown), SPANS[shown][1]),
+        span=shown,
+        spans=SPANS,
+        unsent=unsent,
     )
 
 
 @get("/destinations")
 async def list_destinations(visit: NamedDependency[Visit]) -> Response[bytes]:
-    """List destinations with what was delivered to them within the last hour, and those that are paused."""
-    given = visit.query("after", "of", "paused-after", "paused-of")
-    after = (given.get("of", ""), given["after"]) if "after" in given else None
+    """List destinations with what was delivered to them within the last hour, those that fail first, and what is paused."""
+    given = visit.query("cursor", "paused-after", "paused-of")
     before = (given.get("paused-of", ""), given["paused-after"]) if "paused-after" in given else None
-    failing = [] if given else await visit.insights.failing(ROWS, visit.scope)
-    rows, last = cut(await visit.insights.destinations(visit.scope, ROWS + 1, after))
+    rows, following = await visit.insights.destinations(visit.scope, ROWS, given.get("cursor"))
     pauses, last_pause = cut(await visit.insights.pauses(visit.scope, before, ROWS + 1))
-    return visit.page(
-        "destinations.html", failing=failing, rows=rows, last=last, pauses=pauses, last_pause=last_pause
-    )
+    return visit.page("destinations.html", rows=rows, following=following, pauses=pauses, last_pause=last_pause)
 
 
 @post("/destinations/pause")

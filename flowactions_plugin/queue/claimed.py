@@ -38,7 +38,9 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
         origin: ``None`` when this process cannot read it: then ``defect`` or ``waits_for`` says why.
         reclaims: how often the row was claimed after the lease of another claim had expired.
         waited_ms: for how long the row has waited for something on this side; ``None``: it does not.
+        last_error: why its last attempt failed, or what it waits for.
         trace: the ``traceparent`` of what enqueued the row; ``None``: it was not traced.
+        sequence: what is sent one after another with it; ``None``: nothing is.
         lane: what it waits in.
         due_at: since when it was due, Unix milliseconds.
         size: about how many bytes body and headers take.
@@ -66,7 +68,9 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     reclaims: int
     quarantine_rounds: int = 0
     waited_ms: int | None = None
+    last_error: str | None = None
     trace: str | None = None
+    sequence: int | None = None
     lane: int = 0
     due_at: int = 0
     size: int = 0

@@ -15,7 +15,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -26,7 +28,7 @@ from sqlalchemy.engine import Connection, Row
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import COLUMNS, NEW, SMALL_BYTES, ClaimedDelivery, read_row
-from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Due
+from flowactions_plugin.queue.lanes import EVER, MOST_OF_A_LANE, SINCE_MARGIN_MS, Due
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -42,14 +44,11 @@ LONGEST_LOOK_SECONDS: Final = 60.0
 OVERLAP_MS: Final = 2000
 """So far back a look begins before the last one: rows are committed a while after their due time was written."""
 
-LATE_SECONDS: Final = 1.0
-"""How much later than its grace is asked for a statement may read the time."""
-
 LONGEST_GRACE_SECONDS: Final = 1e12
 
 LIVE: Final = f"status IN ('pending', 'retrying') AND takeovers < {QUARANTINE_AFTER}"
 FREE: Final = (
-    "(claimed_until IS NULL OR claimed_until <= {now}"
+    "(claimed_until IS NULL OR claimed_until <= {moment}"
     f" - CASE WHEN substr(claimed_by, 1, {PREFIX_DIGITS}) = :own THEN 0 ELSE CAST(:grace AS bigint) END)"
 )
 UNPAUSED: Final = (
@@ -62,6 +61,7 @@ _OLDEST: Final = f"""
     WHERE (lane, next_attempt_at) >= ({{lane}}, {{since}}) AND (lane, next_attempt_at) <= ({{lane}}, {{now}})
       AND {LIVE} AND {FREE}
     ORDER BY lane, next_attempt_at, id LIMIT {{rows}}"""
+_oldest: Final = partial(_OLDEST.format, now="{now}", moment="{moment}")
 
 _MADE: Final = {
     "body": f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body",
@@ -71,14 +71,15 @@ _CLAIMED: Final = ", ".join(_MADE.get(name, name) for name in COLUMNS)
 _LEASE: Final = "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now}"
 _SETS: Final = f"{_LEASE}, takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
 
-# An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table.
+# An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table. A limit that is not
+# known to it counts as a tenth of what it limits: without the one inside, of a whole lane, and the statement would be compiled (JIT).
 CLAIM_LANES: Final = f"""
 UPDATE flowactions_outbox SET {_SETS}
 WHERE ctid = ANY (ARRAY(
     SELECT oldest.ctid
     FROM ({{asked}}) AS asked
-    CROSS JOIN LATERAL ({_OLDEST.format(key="ctid", lane="asked.lane", since="asked.since", rows="asked.rows", now="{now}")}
-    FOR UPDATE SKIP LOCKED) AS oldest
+    CROSS JOIN LATERAL (SELECT ctid FROM ({_oldest(key="ctid", lane="asked.lane", since="asked.since", rows=MOST_OF_A_LANE)}
+    FOR UPDATE SKIP LOCKED) AS first LIMIT asked.rows) AS oldest
     WHERE asked.probe OR {UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
 """Claim the oldest rows of all lanes of ``asked``, on PostgreSQL. One that is changed
@@ -90,7 +91,7 @@ WHERE rowid IN (
     SELECT oldest.rowid
     FROM ({{asked}}) AS asked
     CROSS JOIN flowactions_outbox AS oldest
-    WHERE oldest.rowid IN ({_OLDEST.format(key="rowid", lane="asked.lane", since="asked.since", rows=":rows", now="{now}")})
+    WHERE oldest.rowid IN ({_oldest(key="rowid", lane="asked.lane", since="asked.since", rows=":rows")})
       AND (asked.probe OR {UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
 """Claim the oldest rows of all lanes of ``asked``, the same number of each, on SQLite."""
@@ -113,14 +114,15 @@ WITH RECURSIVE lanes(lane) AS (
             ORDER BY lane DESC, next_attempt_at DESC, id DESC LIMIT 1)
     FROM lanes WHERE lanes.lane IS NOT NULL
 )
-SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since
+SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since, {{now}} AS now
 FROM lanes CROSS JOIN flowactions_outbox AS oldest
-WHERE oldest.{{key}} {{among}}{_OLDEST.format(key="{key}", lane="lanes.lane", since="0", rows="1", now="{now}")}{{end}}
+WHERE oldest.{{key}} {{among}}{_oldest(key="{key}", lane="lanes.lane", since=f"CAST('{EVER}' AS bigint)", rows="1")}{{end}}
   AND {UNPAUSED.format(row="oldest")}"""
 """Find the lanes in which a row is due. Each is found from its newest row: the index entries of ended rows are the oldest."""
 
 LOOK: Final = f"""
-SELECT lane, min(organization_id) AS organization_id, min(destination) AS destination, min(next_attempt_at) AS since
+SELECT lane, min(organization_id) AS organization_id, min(destination) AS destination, min(next_attempt_at) AS since,
+    {{now}} AS now
 FROM (
     SELECT lane, organization_id, destination, next_attempt_at FROM flowactions_outbox
     WHERE {LIVE} AND next_attempt_at > {{now}} - :milliseconds AND next_attempt_at <= {{now}} AND {FREE}
@@ -131,7 +133,7 @@ WHERE {UNPAUSED.format(row="due")} GROUP BY lane"""
 
 PEEK: Final = f"""
 SELECT oldest.lane, oldest.next_attempt_at, oldest.id FROM ({{asked}}) AS asked CROSS JOIN flowactions_outbox AS oldest
-WHERE oldest.{{key}} {{among}}{_OLDEST.format(key="{key}", lane="asked.lane", since="asked.since", rows=":rows", now="{now}")}{{end}}"""
+WHERE oldest.{{key}} {{among}}{{first}}{_oldest(key="{key}", lane="asked.lane", since="asked.since", rows="{most}")}{{end}}"""
 """Read when the oldest rows of lanes were due."""
 
 HELD: Final = dict.fromkeys(("id", "token", "organization_id", "destination"), "text")
@@ -144,16 +146,18 @@ WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.
 """Find those of the held rows that may not begin: their destination is paused, their claim has ended, or somebody has cancelled
 them."""
 
-QUARANTINED: Final = f"""
+_QUARANTINED: Final = f"""
 SELECT id FROM flowactions_outbox{{by_index}}
 WHERE status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}
   AND next_attempt_at <= {{now}} AND {FREE} AND {UNPAUSED.format(row="flowactions_outbox")}
 ORDER BY next_attempt_at, id LIMIT 1"""
 """Find the oldest row that may be sent in quarantine only."""
 
+IS_QUARANTINED: Final = f"SELECT {{now}} AS now WHERE EXISTS ({_QUARANTINED})"
+
 CLAIM_QUARANTINED: Final = f"""
 UPDATE flowactions_outbox SET {_LEASE}
-WHERE id = ({QUARANTINED}{{locked}})
+WHERE id = ({_QUARANTINED}{{locked}})
 RETURNING {{columns}}"""
 """Of such a row, the rounds that were begun are counted, and not the reclaims."""
 
@@ -178,18 +182,21 @@ def statement(sql: Dialect, written: str, **parts: str) -> TextClause:
     columns = _CLAIMED.format(size=size, now=sql.now_text)
     parts |= {
         "now": sql.now_text,
+        "moment": "CAST(:looked_at AS bigint)" if _LEASE in written else sql.now_text,
         "columns": f"{columns}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
         "held": sql.rows_text("held", HELD),
         "asked": sql.rows_text("asked", ASKED),
     }
     # SQLite may plan by figures of when the queue was empty: a CROSS JOIN keeps the order. With an equality, it may read the whole
     # table for a filter.
-    names = ("key", "among", "end", "by_lane", "by_index", "locked")
+    names = ("key", "among", "end", "by_lane", "by_index", "locked", "first", "most")
     if sql.is_server:
-        parts |= zip(names, ("id", "= ANY (ARRAY(", "))", "", "", " FOR UPDATE SKIP LOCKED"), strict=True)
+        most = f"{MOST_OF_A_LANE}) AS first LIMIT asked.rows"
+        values = ("id", "= ANY (ARRAY(", "))", "", "", " FOR UPDATE SKIP LOCKED", "SELECT id FROM (", most)
+        parts |= zip(names, values, strict=True)
         return text(written.format(**parts))
     by_lane, by_index = (f" INDEXED BY ix_flowactions_outbox_{name}" for name in ("lane", "quarantined"))
-    parts |= zip(names, ("rowid", "IN (", ")", by_lane, by_index, ""), strict=True)
+    parts |= zip(names, ("rowid", "IN (", ")", by_lane, by_index, "", "", ":rows"), strict=True)
     made = text(written.format(**parts))
     return made.bindparams(sql.now()) if "{now}" in written else made  # type: ignore[arg-type]  # a parameter, there
 
@@ -219,30 +226,38 @@ class Contact:
         self._since = math.inf
         self._until = -math.inf
 
+    @property
+    def is_new(self) -> bool:
+        """Whether this worker has not written to the queue yet: it knows of no outage before a write tells."""
+        return self._last == -math.inf
+
     def failed(self) -> None:
         """Record that the queue could not be written."""
         self._since, self._until = self._began(), math.inf
 
     def succeeded(self, began: float) -> None:
         """Record that the queue was written to, by a statement that began then: until then a lease may have ended unnoticed."""
-        if self._until == math.inf or self._is_late():
+        if self._until == math.inf or self._is_late() or self._is_long(self.clock() - began):
             self._since, self._until = self._began(), self.clock() + self.lease_seconds
         self._last = max(began, self._last)
 
     def grace(self) -> float:
         """Return how many seconds later than it does a lease of another worker counts as expired."""
         now = self.clock()
-        if now >= self._until and not self._is_late():
+        if now >= self._until and not self.is_new and not self._is_late():
             return 0.0
-        return min(now - self._began() + LATE_SECONDS, LONGEST_GRACE_SECONDS)
+        return min(now - self._began(), LONGEST_GRACE_SECONDS)
 
     def _began(self) -> float:
         """Return when this outage began, or the last one, if it ended less than a lease ago. A new one begins with the last success."""
         return min(self._since, self._last) if self.clock() < self._until else self._last
 
     def _is_late(self) -> bool:
+        return not self.is_new and self._is_long(self.clock() - self._last)
+
+    def _is_long(self, seconds: float) -> bool:
         # No lease can end in a shorter outage with its row sent and its outcome not written.
-        return self.lease_seconds / 6 < self.clock() - self._last < math.inf
+        return seconds > self.lease_seconds / 6
 
 
 def token_prefix(worker_id: str) -> str:
@@ -260,9 +275,9 @@ def new_token(prefix: str) -> str:
     return prefix + uuid4().hex[len(prefix) :]
 
 
-def _within(lanes: Iterable[Due], most: int) -> Iterator[Due]:
-    """Yield lanes, those of one organization at one destination so many times at the most."""
-    taken: Counter[tuple[str, str]] = Counter()
+def _within(lanes: Iterable[Due], most: int, sent: Mapping[tuple[str, str], int]) -> Iterator[Due]:
+    """Yield lanes, those of one organization at one destination so many times at the most, with what was sent."""
+    taken = Counter(sent)
     for due in lanes:
         host = (due.organization_id, due.destination)
         taken[host] += 1
@@ -284,6 +299,7 @@ class ClaimStore:
         self.database = database
         self.contact = contact
         self._looked_at = -math.inf
+        self._moment = -1
 
     async def claim(self, asks: Sequence[Due], *, probe: bool = False) -> list[ClaimedDelivery]:
         """Claim the oldest rows that are due of lanes (§8), and return them, the oldest first.
@@ -309,7 +325,11 @@ class ClaimStore:
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self.contact.lease_seconds
         began, made = self.contact.clock(), self.database.built(statement, written)
-        given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
+        given = {
+            "token": new_token(self.contact.prefix),
+            "lease": int(self.contact.lease_seconds * 1000),
+            "looked_at": self._moment,
+        }
 
         def claim(connection: Connection) -> list[Row[Any]]:
             given.update(self.free())
@@ -340,34 +360,53 @@ class ClaimStore:
         return await self._lanes(LOOK, milliseconds=int(silence * 1000) + OVERLAP_MS)
 
     async def _lanes(self, written: str, **given: int) -> list[Due]:
+        if self.contact.is_new:
+            await self.touch()
         began = time.monotonic()
-        rows = await self._rows(written, **self.free(), **given)
+        rows = self.found(await self._rows(written, **self.free(), **given))
         self._looked_at = began
         return [
-            Due(row.lane, row.organization_id, row.destination, max(0, row.since - SINCE_MARGIN_MS))
+            Due(row.lane, row.organization_id, row.destination, max(EVER, row.since - SINCE_MARGIN_MS))
             for row in rows
         ]
+
+    def found(self, rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+        """Return what a look has found, and remember its time, by the database's clock: what had expired then, claims take over.
+
+        A claim may wait in the database, as for a lock, and the outcomes of other workers wait as well. Their leases end meanwhile.
+        """
+        if rows:
+            self._moment = rows[0].now
+        return rows
 
     async def _rows(self, written: str, **given: Any) -> Sequence[Row[Any]]:
         return await self.database.rows(self.database.built(statement, written), given)
 
-    async def oldest(self, limit: int, per_destination: int | None) -> list[Due]:
+    async def oldest(
+        self,
+        limit: int,
+        per_destination: int | None,
+        sent: Mapping[tuple[str, str], int] = MappingProxyType({}),
+    ) -> list[Due]:
         """Return what to claim for the oldest rows that are due, over all lanes (§8).
 
         Args:
-            limit: how many rows at the most.
+            limit: how many rows at the most, with those that were sent.
             per_destination: how many of them to one destination of an organization at the most; ``None``: no limit.
+            sent: how many were sent before, by organization and destination.
         """
         most = per_destination or limit
+        limit -= sum(sent.values())
         heads = sorted(await self.scan(), key=lambda due: due.since)
         # The oldest rows are in the lanes with the oldest heads.
-        lanes = {due.lane: due for due in islice(_within(heads, most), limit)}
+        lanes = {due.lane: due for due in islice(_within(heads, most, sent), limit)}
         if not lanes:
             return []
-        asked = self.database.sql.json_rows([due._asdict() for due in lanes.values()])
-        rows = await self._rows(PEEK, **self.free(), asked=asked, rows=limit)
+        asked = self.database.sql.json_rows([due._replace(rows=limit)._asdict() for due in lanes.values()])
+        given = {} if self.database.sql.is_server else {"rows": limit}
+        rows = await self._rows(PEEK, **self.free(), asked=asked, **given)
         ordered = sorted(rows, key=lambda row: (row.next_attempt_at, row.id))
-        wanted = islice(_within((lanes[row.lane] for row in ordered), most), limit)
+        wanted = islice(_within((lanes[row.lane] for row in ordered), most, sent), limit)
         return [due._replace(rows=number) for due, number in Counter(wanted).items()]
 
     def free(self) -> dict[str, Any]:
@@ -396,7 +435,7 @@ class ClaimStore:
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
-        return bool(await self._rows(QUARANTINED, **self.free()))
+        return bool(self.found(await self._rows(IS_QUARANTINED, **self.free())))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""

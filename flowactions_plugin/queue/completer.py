@@ -16,6 +16,7 @@ from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
 from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
+from flowactions_plugin.queue.sequences import Sequences
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -26,6 +27,8 @@ BATCH: Final = 500
 
 MOST_TELLING: Final = 10
 """How many batches of ends the host may be told of at once, before the next batch of outcomes is written."""
+
+LIVE_STATES: Final = ("pending", "retrying")
 
 PURGED: Final = "purged"
 """The reason of a delivery whose organization was purged while it was claimed."""
@@ -44,6 +47,7 @@ class Completer:
         store: the queue.
         delivery_finished: notifies the host of a delivery that has ended; ``None`` when it does not want to know.
         observers: are told of each end that was written, with an attempt or without one.
+        sequences: releases what waited for a delivery that has ended; ``None``: a look does.
 
     Attributes:
         load: of the worker; what hangs is forgotten when an organization was purged.
@@ -54,9 +58,11 @@ class Completer:
         store: OutcomeStore,
         delivery_finished: DeliveryFinished | None,
         observers: Sequence[Observe] = (),
+        sequences: Sequences | None = None,
     ) -> None:
         self._store = store
         self._observers = observers
+        self._sequences = sequences
         self._delivery_finished = delivery_finished
         self._telling: set[asyncio.Future[Any]] = set()
         self._waiting: list[Completion] = []
@@ -108,8 +114,10 @@ class Completer:
             await self._store.complete([*map(given_back, claimed)])
 
     async def flush(self) -> None:
-        """Write everything that waits, and wait until the host was notified."""
+        """Write everything that waits, and wait until the next ones were released and the host was notified."""
         await self.write()
+        if self._sequences is not None:
+            await self._sequences.settled()
         if self._telling:
             await asyncio.wait(self._telling)
 
@@ -134,6 +142,14 @@ class Completer:
         """
         written: list[Completion] = []
         ended: list[Completion] = []
+        if self._sequences is not None:
+            # A row that is given back, and was cancelled meanwhile, has ended, too.
+            self._sequences.ended(
+                sequence
+                for each in batch
+                if (sequence := each.delivery.sequence) is not None
+                and ends[each.delivery.id].detail not in LIVE_STATES
+            )
         for each in batch:
             delivery, end = each.delivery, ends[each.delivery.id]
             if end.kind == "again":

@@ -61,7 +61,8 @@ class ContinuousClaims:
         self._claims_all = claims_all
         self._store = store
         self._executor = executor
-        self._lanes: Lanes = Lanes(slots, per_destination, executor.load.limits)
+        self._lanes: Lanes = Lanes(slots, per_destination, executor.load.limits, executor.lag.running)
+        executor.load.slow = self._lanes.slow
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._starting: asyncio.Handle | None = None
@@ -179,12 +180,11 @@ class ContinuousClaims:
             self._executor.abandon(self._lanes.remove(lambda _: True))
 
     async def _return_waiting(self) -> None:
-        """Give back what has waited for a third of its lease, and what was paused or purged since it was claimed."""
+        """Give back what has waited for a third of its lease, what was paused or purged since it was claimed, and surplus."""
+        self._lanes.judge_late()
         waiting = list(self._lanes.waiting_rows())
-        if not waiting:
-            return
         latest = self._store.contact.clock() + 2 * self.lease_seconds / 3
-        gone = await self._store.withdrawn(waiting)
+        gone = await self._store.withdrawn(waiting) if waiting else ()
         self._executor.abandon(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
 
     # Deliveries
@@ -221,11 +221,15 @@ class ContinuousClaims:
                     extra={"event": "delivery.failed_unexpectedly"},
                 )
             finally:
-                self._executor.abandon(self._lanes.end(delivery))
-                if self._lanes.has_room:
+                self._lanes.end(delivery)
+                self._executor.abandon(self._lanes.surplus())
+                if not self._woken.is_set() and self._lanes.has_room:
                     self._woken.set()
-            delivery = next(iter(self._lanes.start(1)), None)
-            self._start()  # the first answer of a lane lets several begin
+            begun = self._lanes.start(2)
+            delivery = begun[0] if begun else None
+            if len(begun) > 1:  # as the first answer of a lane lets several begin
+                self._keep(self._work_through(begun[1]))
+                self._start()
 
 
 def _lane(values: Mapping[str, Any]) -> Due:

@@ -14,8 +14,9 @@ from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
-from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.rules import FINISHED, failure_class
+from flowactions_plugin.queue.standing import Standing
+from flowactions_plugin.queue.turns import Tally
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
 from flowactions_plugin.telemetry.spans import TRACEPARENT, AttributeValue, Spans
@@ -35,11 +36,13 @@ class Load(msgspec.Struct):
         in_flight: rows that are being executed.
         claimed: rows that it has claimed since its start.
         limits: what it limits.
+        slow: how many of these rows are of slow lanes.
     """
 
     in_flight: int = 0
     claimed: int = 0
     limits: Standing = msgspec.field(default_factory=Standing)
+    slow: Tally = msgspec.field(default_factory=Tally)
 
 
 def log_dead(row_id: object, destination: object, reason: str) -> None:

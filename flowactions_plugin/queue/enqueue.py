@@ -26,7 +26,7 @@ from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
 from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Item, write_items
 from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, IdempotencyKeys, KeyUse, waiting_for_keys
-from flowactions_plugin.queue.lanes import lane_of
+from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
@@ -37,6 +37,7 @@ from flowactions_plugin.queue.rules import (
     event_id,
     method_name,
 )
+from flowactions_plugin.queue.sequences import Sequences, sequence_of
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Connection, Database, Transaction
 from flowactions_plugin.storage.outages import reason_of
@@ -72,7 +73,7 @@ class UnsignedTest:
         if not self.is_open or isinstance(delivery.origin, PluginOrigin):
             return delivery
         self.was_used = True
-        return msgspec.structs.replace(delivery, origin=self.origin)
+        return msgspec.structs.replace(delivery, origin=self.origin, sequence=None)
 
 
 _test: Final[ContextVar[UnsignedTest | None]] = ContextVar("flowactions_unsigned_test", default=None)
@@ -103,7 +104,8 @@ class Outbox:
         database: the same.
         settings: the same.
         keys: the idempotency keys that were used.
-        on_commit: called with each row that was committed and not claimed; ``None``: nobody waits for these.
+        on_commit: called with what has become due of what was committed and not claimed; ``None``: nobody waits for these.
+        sequences: releases what is sent one after another.
         claimant: who sends what this process enqueues; ``None``: whoever claims it.
     """
 
@@ -119,7 +121,8 @@ class Outbox:
         self.settings = settings
         self._telemetry = telemetry or Telemetry()
         self.keys = IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS)
-        self.on_commit: Callable[[NewDelivery], None] | None = None
+        self.on_commit: Callable[[Due], None] | None = None
+        self.sequences = Sequences(database, lambda due: self.on_commit and self.on_commit(due))
         self.claimant: ContinuousClaims | None = None
         self._groups = GroupCommit(self._write_group, is_interruptible=lambda: database.sql.is_server)
 
@@ -212,6 +215,9 @@ class Outbox:
             body=body,
             max_attempts=capped_attempts(attempts),
             idempotency_key=webhook.idempotency_key,
+            sequence=None
+            if webhook.order_key is None
+            else sequence_of(webhook.organization_id, destination, url, webhook.order_key),
         ), dropped
 
     async def write(
@@ -240,7 +246,7 @@ class Outbox:
         writing = self._groups.write(item) if connection is None else self._join(item, connection)
         async with self.database.answering(0.0 if key is None else KEY_SECONDS):
             await (waiting_for_keys(writing) if key is not None and self.database.sql.is_server else writing)
-        wakes = self.on_commit is not None and item.claim is None
+        wakes = item.claim is None and (self.on_commit is not None or delivery.sequence is not None)
         if item.first is None and (wakes or self._telemetry.meters.is_open):
             committed = partial(self.committed, delivery, wakes=wakes)
             if connection is None:
@@ -258,8 +264,10 @@ class Outbox:
         """Count a delivery that was committed, and wake whoever delivers it."""
         kind = str(delivery.origin.__struct_config__.tag)
         self._telemetry.meters.count(names.ENQUEUED, origin=kind)
-        if wakes and self.on_commit is not None:
-            self.on_commit(delivery)
+        if delivery.sequence is not None:
+            self.sequences.ended([delivery.sequence])
+        elif wakes and self.on_commit is not None:
+            self.on_commit(Due(delivery.lane, delivery.organization_id, delivery.destination))
 
     async def _write_group(self, group: Group) -> None:
         """Write the items of several callers in one transaction, and claim those that this process can send at once."""
@@ -298,6 +306,7 @@ class Outbox:
 def _reserved(claimant: ContinuousClaims, item: Item) -> ClaimedDelivery | None:
     """Return the claim of a row that this process can send at once. What has a key may have to wait for others first."""
     waits = item.key is not None or item.rate is not None or item.size > MOST_CLAIMED_BYTES
+    waits = waits or item.row["sequence"] is not None
     return None if waits else claimant.reserve(item.row)
 
 

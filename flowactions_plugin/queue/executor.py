@@ -24,6 +24,8 @@ from flowactions_plugin.queue.rules import (
     HELD_SECONDS,
     QUARANTINE_ROUNDS,
     RETURN_SECONDS,
+    UNKNOWN,
+    UNKNOWN_SECONDS,
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
@@ -53,6 +55,7 @@ class Executor:
         retry_schedule: the one that an operator has set; empty: the rule of §8.
 
     Attributes:
+        lag: how long this process stood still.
         load: how busy it is, and what it limits.
         stopping: set when what has not begun is to be given back.
     """
@@ -70,6 +73,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._sender = sender
+        self.lag = sender.lag
         self._now = sender.lag.now
         self._secrets = secrets
         self._timing = timing
@@ -85,7 +89,7 @@ class Executor:
     @property
     def behind(self) -> bool:
         """Whether something has to be written, or read after a stall, before anything else is claimed."""
-        return self.completer.behind or self._sender.lag.longest() >= self._stall_seconds
+        return self.completer.behind or self.lag.longest() >= self._stall_seconds
 
     async def settle(self) -> None:
         """Write what has to be written before anything else is claimed.
@@ -96,7 +100,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        stalled = self._sender.lag.pop_longest() >= self._stall_seconds
+        stalled = self.lag.pop_longest() >= self._stall_seconds
         if stalled:
             await asyncio.sleep(2 * GRACE_SECONDS)
         if stalled or self.completer.behind:
@@ -146,6 +150,23 @@ class Executor:
             end = without_attempt(delivery, f"it has waited too long: {reason}")
         self.completer.complete(end)
 
+    def _unknown(self, delivery: ClaimedDelivery) -> Completion:
+        """Return the end of a claim whose node or action the host does not know; the fourth in a row ends the delivery."""
+        if self._episodes.begin(delivery.origin):
+            log.warning(
+                "delivery %s waits: the host does not know %r",
+                delivery.id,
+                delivery.origin,
+                extra={"event": "delivery.waits"},
+            )
+        before = (
+            delivery.last_error if delivery.waited_ms is not None else None
+        )  # otherwise the host has answered since
+        asked = UNKNOWN.index(before) + 1 if before in UNKNOWN[:-1] else 0
+        reason = UNKNOWN[asked]
+        is_last = reason == UNKNOWN[-1]
+        return without_attempt(delivery, reason) if is_last else given_back(delivery, UNKNOWN_SECONDS, reason)
+
     async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
         asked = self._now()
         secret = NO_SECRET
@@ -157,7 +178,8 @@ class Executor:
         if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
         elif dead is not None:
-            self.completer.complete(without_attempt(delivery, dead))
+            end = self._unknown(delivery) if secret.is_unknown else without_attempt(delivery, dead)
+            self.completer.complete(end)
         elif waits_for is not None:
             if delivery.waits_for is not None and self._episodes.begin(waits_for):
                 log.warning(
@@ -224,8 +246,8 @@ class Executor:
         if secret.value is None:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self._stalls.pop(delivery.id, None)
-        self.load.limits.record(delivery, outcome)
-        over: list[Hashable] = ["stall", "resources"]
+        self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
+        over: list[Hashable] = ["stall", "resources", delivery.origin]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]
         for _ in range(self._episodes.end(*over)):

@@ -19,6 +19,7 @@ from flowactions_hookspecs import (
     PluginOrigin,
     UnsignedTestOrigin,
 )
+from flowactions_hookspecs.errors import OriginUnknown
 from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
@@ -68,11 +69,15 @@ class Episodes:
 
 
 class Secret(NamedTuple):
-    """An origin's signing secret: its value, why the origin has none any more, or why the host could not return it."""
+    """An origin's signing secret: its value, why the origin has none any more, or why the host could not return it.
+
+    ``is_unknown``: it is gone only as far as the host knows now, which may be a mistake of a deployment.
+    """
 
     value: str | None = None
     gone: str | None = None
     failed: str | None = None
+    is_unknown: bool = False
 
     def __repr__(self) -> str:
         return "Secret(…)"
@@ -193,7 +198,7 @@ class SecretSource:
         try:
             secret = Secret(value=_checked(name, await call_host(resolve, origin, name)))
         except OriginGone as exc:
-            secret = Secret(gone=str(exc))
+            secret = Secret(gone=str(exc), is_unknown=isinstance(exc, OriginUnknown))
         except Exception as exc:  # noqa: BLE001  whatever a host raises
             return self._failed(origin, name, exc)
         if self._failing.pop(origin, None) is not None:

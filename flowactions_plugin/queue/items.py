@@ -14,6 +14,7 @@ from flowactions_plugin.queue.claims import UNPAUSED, statement
 from flowactions_plugin.queue.keys import FIRST_USES, USE, FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import BEHIND_MS
 
 MOST_CLAIMED_BYTES: Final = 16 * 1024
 """A larger row is claimed as any other, later: it would be encoded once more."""
@@ -24,25 +25,40 @@ _ROWS: Final = {
         ("destination", "method", "headers", "idempotency_key", "trace", "flow_id", "node_id"), "text"
     ),
     **dict.fromkeys(("action_id", "body"), "text"),
-    "lane": "bigint",
+    **dict.fromkeys(("lane", "sequence"), "bigint"),
     "max_attempts": "int",
 }
 """The columns that a caller gives."""
 
-_INTO: Final = f"({', '.join((*_ROWS, *NEW))}, next_attempt_at, created_at, updated_at"
-_NEW: Final = f"{', '.join(map(repr, NEW.values()))}, {{now}}, {{now}}, {{now}}"
+ALONE: Final = {"caller": None, "nth": 0}
+"""The parameters of `INSERT` beside a row's columns: its place among the rows that are written together."""
 
-INSERT: Final = f"INSERT INTO flowactions_outbox {_INTO}) VALUES ({', '.join(f':{name}' for name in _ROWS)}, {_NEW}) ON CONFLICT DO NOTHING"
-"""Write a row, whatever its size."""
+# One number for all rows of a statement, and their places among them.
+_POSITION_OF_SERVER: Final = "CASE WHEN made.sequence IS NOT NULL THEN (SELECT nextval('flowactions_outbox_position')) * 1024 + made.nth END"
+# There is one writer. The time alone would not do: the clock may be set back.
+_POSITION_OF_FILE: Final = f"""CASE WHEN made.sequence IS NOT NULL THEN max({{now}} * 1024, coalesce((
+        SELECT max(position) FROM flowactions_outbox AS last
+        WHERE last.sequence = made.sequence AND last.next_attempt_at = {BEHIND_MS} AND last.status = 'pending'
+    ), 0)) + 1 + made.nth END"""
+
+_INTO: Final = f"({', '.join((*_ROWS, *NEW))}, created_at, updated_at, next_attempt_at, position"
+# A row of a sequence always waits until it is released: its enqueue looks at no other row, and takes no lock.
+_NEW: Final = f"""{", ".join(map(repr, NEW.values()))}, {{now}}, {{now}},
+    CASE WHEN made.sequence IS NULL THEN {{now}} ELSE {BEHIND_MS} END, {{position}}"""
 
 # PostgreSQL would guess types from where a parameter stands, differently if it stands twice: each stands once, with its type.
-INSERT_IF_FIRST: Final = f"""
+_ONE: Final = f"""\
 INSERT INTO flowactions_outbox {_INTO}) SELECT {", ".join(_ROWS)}, {_NEW}
-FROM (SELECT CAST(:caller AS text) AS caller,
-    {", ".join(f"CAST(:{name} AS {'{blob}' if name == 'body' else kind}) AS {name}" for name, kind in _ROWS.items())}) AS given
+FROM (SELECT CAST(:caller AS text) AS caller, CAST(:nth AS int) AS nth,
+    {", ".join(f"CAST(:{name} AS {'{blob}' if name == 'body' else kind}) AS {name}" for name, kind in _ROWS.items())}) AS made"""
+
+INSERT: Final = f"{_ONE} WHERE true ON CONFLICT DO NOTHING"
+"""Write a row, whatever its size."""
+
+INSERT_IF_FIRST: Final = f"""{_ONE}
 WHERE EXISTS (SELECT 1 FROM flowactions_enqueue_keys AS used
-    WHERE used.organization_id = given.organization_id AND used.caller = given.caller
-    AND used.idempotency_key = given.idempotency_key AND used.delivery_id = given.id)
+    WHERE used.organization_id = made.organization_id AND used.caller = made.caller
+    AND used.idempotency_key = made.idempotency_key AND used.delivery_id = made.id)
 ON CONFLICT DO NOTHING"""
 """Write a row unless another one has used its key."""
 
@@ -144,7 +160,7 @@ def write_items(
             made = database.built(_writing, INSERT_CLAIMED)
             claimed = {row.claimed_by for row in connection.execute(made, {**given, "rows": rows})}
         elif free:
-            values = [each.row for each in free]
+            values = [{**each.row, **ALONE, "nth": nth} for nth, each in enumerate(free)]
             connection.execute(database.built(_writing, INSERT), values if len(values) > 1 else values[0])
     for each in sorted(items, key=lambda each: each.key or ()):
         if each.rate is not None and each.first is None:
@@ -163,7 +179,7 @@ def statements_of(database: Database, item: Item, paramstyle: str) -> list[tuple
         paramstyle: the driver's, one of `PARAMSTYLES`.
     """
     key = item.key
-    given = {**item.row}
+    given = {**item.row, **ALONE}
     written: list[tuple[str, IdempotencyKeys | None]] = [(INSERT, None)]
     if key is not None:
         written = [(USE, key.keys), (INSERT_IF_FIRST, None)]
@@ -185,11 +201,11 @@ def _first(item: Item) -> FirstUse:
 def _rows(sql: Dialect, items: Sequence[Item]) -> str | None:
     """Return the parameter ``rows``; ``None``: one of the bodies cannot be in it, which each can on PostgreSQL."""
     rows = []
-    for item in items:
+    for nth, item in enumerate(items):
         body = item.row["body"]
         if body is not None and (body := sql.bytes_value(body)) is None:
             return None
-        row = {**item.row, "body": body}
+        row = {**item.row, "body": body, "nth": nth}
         if item.claim is not None:
             row["token"] = item.claim.token
         if item.key is not None:
@@ -201,9 +217,10 @@ def _rows(sql: Dialect, items: Sequence[Item]) -> str | None:
 
 def _writing(sql: Dialect, written: str, keys: IdempotencyKeys | None = None, lock_ms: int = 0) -> TextClause:
     """Build one of the statements above."""
-    given = {**_ROWS, **dict.fromkeys(("token", "caller", "key"), "text")}
+    given = {**_ROWS, **dict.fromkeys(("token", "caller", "key"), "text"), "nth": "int"}
     parts = {
         "rows": sql.rows_text("rows", given),
+        "position": (_POSITION_OF_SERVER if sql.is_server else _POSITION_OF_FILE).format(now=sql.now_text),
         "bytes": "decode(made.body, 'hex')" if sql.is_server else "CAST(made.body AS BLOB)",
         "blob": "bytea" if sql.is_server else "BLOB",
     }

@@ -1,40 +1,51 @@
 """Lanes: what one organization has waiting for one endpoint. Which of them to claim from, which rows may begin. Pure, no I/O.
 
-A worker knows the lanes of which it has heard that rows are due: from its own enqueues, from notifications, from its looks
-into the queue. What it knows is a hint. A lane of which a claim returned less than was asked for is forgotten, and a look finds
-it again when rows are due.
+Each lane is of one of three kinds, by what `Standing` says of its endpoint: quick, slow, or unknown as long as it has no answer. A
+receiver holds a slot for as long as it takes to answer, so slow ones would hold all slots before long, of any number. Therefore
+slow lanes have a share of the slots together, slow and unknown ones a larger share (`Share`), and the rest is left to quick ones. The
+same shares hold for the rows that a worker has claimed: it would claim no quick row beside a stock of slow ones.
+
+Within its kind, each lane is in two queues: while rows may be due, in that of lanes to claim from, and while claimed rows wait, in
+that of lanes to begin from (`Turns`). In both, organizations take turns, then the hosts of each, then the lanes of a host. A lane
+that is at its own limit is in neither queue. So a free slot finds its row at once, whatever else waits.
+
+Everything is counted where it is limited (`Tally`), as it happens. What a worker knows of due rows is a hint: it knows the lanes of
+which it has heard, from its own enqueues, from notifications, from its looks into the queue. A lane of which a claim returned less than
+was asked for is forgotten, and a look finds it again when rows are due.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.rules import digest, failure_class
+from flowactions_plugin.queue.rules import digest
+from flowactions_plugin.queue.standing import MOST_REMEMBERED, SLOW_SECONDS, Standing
+from flowactions_plugin.queue.turns import Group, Host, Kind, Lane, Share, Tally
 
 AHEAD: Final = 2
-"""Rows that a worker holds for each row that may be in flight: what is claimed while requests are on their way. A worker that is
-killed leaves as many until their leases end."""
+"""Rows that a worker holds for each of its slots: what is claimed while requests are on their way. A worker that is killed leaves as
+many until their leases end."""
+
+LANE_AHEAD: Final = 8
+"""Of these, so many may be of one organization at one destination for each that may be in flight there."""
 
 MOST_LANES: Final = 200
 """How many lanes a claim asks at the most."""
+
+MOST_OF_A_LANE: Final = 1000
+"""How many rows a claim asks of a lane at the most: as many as a tick claims at the most."""
 
 SINCE_MARGIN_MS: Final = 1000
 """So far before the oldest row of its last claim a lane is searched: rows are committed a while after their due time was written.
 PostgreSQL keeps the index entries of rows that have ended until it vacuums; a claim from the oldest entry on would read all."""
 
-MOST_EXAMINED: Final = 1000
-"""How many lanes are examined at the most to find some whose turn it is: most of them may be at a limit."""
-
-MOST_REMEMBERED: Final = 20_000
-"""Of how many lanes and destinations a worker remembers whether they answer, and of how many lanes without rows what they are. One
-that is forgotten has not answered yet."""
+EVER: Final = -(1 << 63)
+"""The earliest due time: somebody may have written a negative one, to have a row sent at once."""
 
 PURGED: Final = ""
 """What a purge writes in place of what workers limit, where the organization may be among it. Each worker then forgets it."""
@@ -53,10 +64,17 @@ def lane_of(organization_id: str, destination: str, url: str) -> int:
         destination: scheme, host and port of its URL.
         url: the whole URL.
     """
-    path = re.split(r"[?#]", url.partition("://")[2], maxsplit=1)[0].partition("/")[2]
-    return int.from_bytes(
-        digest(organization_id.encode(), destination.encode(), path.encode())[:8], "big", signed=True
-    )
+    return number_of(organization_id, destination, path_of(url))
+
+
+def path_of(url: str) -> str:
+    """Return the path of a URL, without the slash at its begin."""
+    return re.split(r"[?#]", url.partition("://")[2], maxsplit=1)[0].partition("/")[2]
+
+
+def number_of(*parts: str) -> int:
+    """Return 64 bits of a cryptographic hash of texts, as a signed integer."""
+    return int.from_bytes(digest(*(part.encode() for part in parts))[:8], "big", signed=True)
 
 
 class Due(NamedTuple):
@@ -73,301 +91,281 @@ class Due(NamedTuple):
     lane: int
     organization_id: str
     destination: str
-    since: int = 0
+    since: int = EVER
     rows: int = 1
-
-
-class Standing:
-    """Which lanes have answered, and which hang; nothing is known when the worker starts.
-
-    A lane *answers* after an attempt was answered, with any status, until one times out. Any other failure, like a refused
-    connection, changes nothing. A destination that has answered an organization lends it its standing for its new lanes.
-    """
-
-    def __init__(self) -> None:
-        self._answered: dict[int | tuple[str, str], None] = {}
-        self._hanging: dict[int, tuple[str, str, int]] = {}
-
-    def answers(self, row: Due | ClaimedDelivery) -> bool:
-        """Return whether a lane answers, as far as it is known."""
-        return row.lane in self._answered
-
-    def lends(self, row: Due | ClaimedDelivery) -> bool:
-        """Return whether a lane of which nothing is known is expected to answer: its destination has, to its organization."""
-        return row.lane not in self._hanging and (row.organization_id, row.destination) in self._answered
-
-    def record(self, row: Due | ClaimedDelivery, outcome: Outcome) -> None:
-        """Record the outcome of an attempt."""
-        host = (row.organization_id, row.destination)
-        if outcome.status_code is not None:
-            self._hanging.pop(row.lane, None)
-            self._answered[row.lane] = self._answered[host] = None
-            while len(self._answered) > MOST_REMEMBERED:
-                del self._answered[next(iter(self._answered))]
-        elif failure_class(outcome) == "timeout":
-            self._answered.pop(row.lane, None)
-            self._answered.pop(host, None)
-            self._hanging.setdefault(row.lane, (*host, outcome.started_at + outcome.duration_ms))
-            while len(self._hanging) > MOST_REMEMBERED:
-                del self._hanging[next(iter(self._hanging))]
-
-    def limited(self) -> dict[str, dict[str, int]]:
-        """Return each organization's destinations that have one attempt at a time because attempts time out, and since when.
-
-        Times are Unix milliseconds. Any thread may call it.
-        """
-        found: dict[str, dict[str, int]] = {}
-        for organization, destination, since in self._hanging.copy().values():
-            own = found.setdefault(organization, {})
-            own[destination] = min(since, own.get(destination, since))
-        return found
-
-    def forget(self) -> None:
-        """Forget what hangs, as at the start: an organization was purged."""
-        self._hanging.clear()
-
-
-class Tally:
-    """How many rows of something this worker has, or is getting.
-
-    Attributes:
-        asked: those that claims on their way ask for, and those that are being enqueued for this worker.
-        waiting: those that have not begun.
-        in_flight: those that have.
-    """
-
-    __slots__ = ("__weakref__", "asked", "in_flight", "waiting")
-
-    def __init__(self) -> None:
-        self.asked = 0
-        self.waiting = 0
-        self.in_flight = 0
-
-    @property
-    def held(self) -> int:
-        """How many there are in all."""
-        return self.asked + self.waiting + self.in_flight
-
-
-class Lane(Tally):
-    """A lane that the worker knows.
-
-    Attributes:
-        due: what it is, and since when rows are due.
-        organization: the tally of its organization.
-        destination: the tally of its destination, over all organizations.
-        both: the tally of its organization at its destination.
-        is_due: whether a claim is to ask for its rows.
-        due_again: whether something became due while a claim asked.
-        moves: whether rows are claimed ahead: not after some had to be given back, until a delivery ends.
-        rows: those that wait; ``None`` before the first one.
-    """
-
-    __slots__ = ("both", "destination", "due", "due_again", "is_due", "moves", "organization", "rows")
-
-    def __init__(self, due: Due, organization: Tally, destination: Tally, both: Tally) -> None:
-        super().__init__()
-        self.due = due
-        self.organization = organization
-        self.destination = destination
-        self.both = both
-        self.is_due = False
-        self.due_again = False
-        self.moves = True
-        self.rows: deque[ClaimedDelivery] | None = None
-
-
-class Turns:
-    """Lanes that wait for their turns: organizations take turns, and so do the lanes of each."""
-
-    def __init__(self) -> None:
-        self._lanes: OrderedDict[str, deque[Lane]] = OrderedDict()  # none is empty
-
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
-
-    def __iter__(self) -> Iterator[Lane]:
-        for lanes in self._lanes.values():
-            yield from lanes
-
-    def add(self, lane: Lane, *, first: bool = False) -> None:
-        """Add a lane; its turn is the last one, or the first."""
-        lanes = self._lanes.setdefault(lane.due.organization_id, deque())
-        if first:
-            lanes.appendleft(lane)
-            self._lanes.move_to_end(lane.due.organization_id, last=False)
-        else:
-            lanes.append(lane)
-
-    def remove(self, lane: Lane) -> None:
-        """Remove a lane."""
-        lanes = self._lanes[lane.due.organization_id]
-        lanes.remove(lane)
-        if not lanes:
-            del self._lanes[lane.due.organization_id]
-
-    def take(self, may: Callable[[Lane], bool]) -> Iterator[Lane]:
-        """Remove lanes and yield them, each as its turn comes.
-
-        Args:
-            may: whether a lane can use its turn. If not, the next lane of its organization has the turn.
-        """
-        examined = in_vain = 0
-        while in_vain < len(self._lanes):
-            organization, lanes = next(iter(self._lanes.items()))
-            self._lanes.move_to_end(organization)
-            in_vain += 1
-            for _ in range(len(lanes)):
-                examined += 1
-                if examined > MOST_EXAMINED:
-                    return
-                lane = lanes.popleft()
-                if not may(lane):
-                    lanes.append(lane)
-                    continue
-                if not lanes:
-                    del self._lanes[organization]
-                in_vain = 0
-                yield lane
-                break
 
 
 class Lanes:
     """The lanes that a worker knows, the rows that it holds, and who gets the next slot.
 
-    Organizations take turns; within one, lanes take turns. Limits:
+    Limits:
 
-    - an organization has `per_destination` rows in flight at one destination, and so has a lane;
-    - a lane that does not answer has one in flight. Those of destinations that have not answered the organization either have
-      half of the slots together; an organization that has nothing in flight may always begin one;
+    - an organization has `per_destination` rows in flight at one destination, and so has a lane; a lane that has never answered, or
+      has timed out since, has one;
+    - slow lanes have three quarters of the slots together, slow and unknown ones nine tenths; each at least one slot, and from
+      three slots on, one is left to quick lanes and one to unknown ones;
     - while others wait, an organization has half of the slots, and so has a destination over all organizations;
     - large rows in flight take `MOST_BYTES`. The first that does not fit is the next large one to begin.
 
     Args:
         slots: deliveries in flight at once.
         per_destination: of these, how many of one organization at one destination.
-        standing: which lanes answer.
+        standing: what is known of receivers.
+        clock: seconds, which do not pass while this process stands still.
 
     Attributes:
         total: the tally of all rows.
-        is_full: whether rows of known lanes were not asked for because too many are held.
+        slow: that of slow lanes.
+        is_full: whether the last claim left out rows of known lanes because too many are held.
     """
 
-    def __init__(self, slots: int, per_destination: int, standing: Standing) -> None:
-        self._slots = slots
+    def __init__(
+        self, slots: int, per_destination: int, standing: Standing, clock: Callable[[], float]
+    ) -> None:
         self._per_destination = per_destination
         self._half = max(1, slots // 2)
         self._standing = standing
+        self._clock = clock
+        stock, doubtful = AHEAD * slots, max(1, slots * 9 // 10)
+        slow = max(1, min(slots * 3 // 4, doubtful - 1))
+        self.total = Share(slots, stock)
+        self.slow, either = (Share(most, min(AHEAD * most, stock - 1)) for most in (slow, doubtful))
+        self._quick = Kind(self.total)
+        self._kinds: dict[bool | None, Kind] = {
+            False: self._quick,
+            None: Kind(either, self.total),
+            True: Kind(self.slow, either, self.total),
+        }
+        self._claim_turns, self._begin_turns = deque(self._kinds.values()), deque(self._kinds.values())
         self._lanes: dict[int, Lane] = {}
-        self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
-        # What no lane belongs to is not counted any more.
+        self._hosts: dict[tuple[str, str], Host] = {}
+        # What no host belongs to is not counted any more.
         self._tallies: WeakValueDictionary[tuple[str | None, str | None], Tally] = WeakValueDictionary()
-        self._due: Turns = Turns()
-        self._ready: Turns = Turns()
-        self._silent: set[Lane] = set()  # those that do not answer, and of which a row is held
+        self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
+        self._stocked: dict[Lane, None] = {}  # those of which rows wait
+        self._seen = 0
+        self._begun: dict[str, tuple[Lane, float]] = {}  # what is not late yet, the first first
+        self._surplus: list[ClaimedDelivery] = []
         self._large_bytes = 0
         self._next_large: Lane | None = None
         self._first_alone = False  # whether the last claim was of organizations that held nothing
-        self.total = Tally()
         self.is_full = False
 
     @property
     def has_room(self) -> bool:
-        """Whether a claim is to ask for rows of known lanes, and more rows may be held."""
-        return bool(self._due) and self._room() > 0
+        """Whether a claim is to ask for rows of known lanes, and more of them may be held."""
+        return any(kind.due.lanes and kind.may_claim() for kind in self._claim_turns)
 
-    def _room(self) -> int:
-        return AHEAD * self._slots - self.total.held
+    # What is known of a lane
 
-    def _lane(self, due: Due) -> Lane:
-        """Return a lane that is known, or a new one, which is not known by this alone."""
-        found = self._lanes.get(due.lane)
-        if found is not None:
-            return found
-        organization, destination = due.organization_id, due.destination  # that of alerts has an empty id
-        keys = ((organization, None), (None, destination), (organization, destination))
-        return Lane(due, *(self._tallies.setdefault(key, Tally()) for key in keys))
+    def _known(self, due: Due) -> Lane:
+        """Return a lane, which is known from now on."""
+        lane = self._lanes.get(due.lane)
+        if lane is None:
+            key = (due.organization_id, due.destination)
+            host = self._hosts.get(key)
+            if host is None:
+                organization = self._tallies.setdefault(
+                    (key[0], None), Tally()
+                )  # that of alerts has an empty id
+                destination = self._tallies.setdefault((None, key[1]), Tally())
+                host = self._hosts[key] = Host(key, organization, destination)
+            host.lanes += 1
+            group = self._group(host, self._standing.is_slow(due.lane))
+            lane = self._lanes[due.lane] = Lane(due.lane, group, due.since, group.ahead, self._limit(due.lane))
+        return lane
 
-    def _count(self, lane: Lane, *, asked: int = 0, waiting: int = 0, in_flight: int = 0) -> None:
-        """Count rows of a lane."""
-        for each in (lane, lane.organization, lane.destination, lane.both, self.total):
-            if asked:
-                each.asked += asked
-            if waiting:
-                each.waiting += waiting
-            if in_flight:
-                each.in_flight += in_flight
-        if lane.held and not self._standing.answers(lane.due) and not self._standing.lends(lane.due):
-            self._silent.add(lane)
-        else:
-            self._silent.discard(lane)
+    def _limit(self, lane: int) -> int:
+        """Return how many rows of a lane may be in flight."""
+        return self._per_destination if self._standing.answers(lane) else 1
+
+    def _group(self, host: Host, is_slow: bool | None) -> Group:
+        """Return the group of a host's lanes of which this is known."""
+        group = host.groups.get(is_slow)
+        if group is None:
+            kind = self._lent(host) if is_slow is None else self._kinds[is_slow]
+            group = host.groups[is_slow] = Group(host, kind, AHEAD if is_slow is False else 1)
+            group.become(kind)
+        return group
+
+    def _lent(self, host: Host) -> Kind:
+        """Return the kind that a host lends to its lanes of which nothing is known."""
+        return self._kinds[True if host.late else self._standing.is_slow_host(host.key)]
+
+    def _judge(self, lane: Lane) -> None:
+        """Have a lane be of the kind that it is now, and those to which its host lends one."""
+        host, before = lane.group.host, lane.group
+        group = self._group(host, True if lane.late else self._standing.is_slow(lane.number))
+        lane.limit = self._limit(lane.number)
+        if group is not before:
+            for is_queued, turns in ((lane.in_due, before.kind.due), (lane.in_ready, before.kind.ready)):
+                if is_queued:
+                    turns.remove(lane)
+            lane.in_due = lane.in_ready = False
+            lane.group, lane.ahead = group, group.ahead
+            _recount(lane, (before, *before.kind.shares), (group, *group.kind.shares))
+        self._settle(lane)
+        lent = host.groups.get(None)
+        if lent is not None and lent.kind is not (kind := self._lent(host)):
+            lent.kind.due.move(lent, kind.due)
+            lent.kind.ready.move(lent, kind.ready)
+            _recount(lent, lent.kind.shares, kind.shares)
+            lent.become(kind)
+            for each in list(kind.ready.lanes.get(lent, ())):
+                self._settle(each)
+
+    def judge_late(self) -> None:
+        """Have the lanes be slow of which something is in flight for too long."""
+        now = self._clock()
+        while self._begun:
+            row_id, (lane, at) = next(iter(self._begun.items()))
+            if now - at <= SLOW_SECONDS:
+                break
+            del self._begun[row_id]
+            lane.late += 1
+            lane.group.host.late += 1
+            self._judge(lane)
+
+    def _settle(self, lane: Lane) -> None:
+        """Have a lane hold what it may, and wait for its turns exactly where it can use them; forget it if nothing of it is left."""
+        group, most = lane.group, lane.limit * lane.ahead
+        if lane.rows and group.kind is not self._quick:
+            beyond = max(lane.held - most, group.held - self._per_destination)
+            if beyond > 0:
+                self._surplus += self._remove(lane, list(lane.rows)[-beyond:])
+        waits = lane.is_due and lane.held < most
+        if waits is not lane.in_due:
+            (group.kind.due.add if waits else group.kind.due.remove)(lane)
+            lane.in_due = waits
+        waits = lane.waiting > 0
+        if waits is not lane.in_ready:
+            (group.kind.ready.add if waits else group.kind.ready.remove)(lane)
+            lane.in_ready = waits
+        if not lane.is_due and not lane.held:
+            self._forget(lane)
+
+    def _forget(self, lane: Lane) -> None:
+        """Forget a lane, but not what it is."""
+        host = lane.group.host
+        del self._lanes[lane.number]
+        self._forgotten.pop(lane.number, None)
+        self._forgotten[lane.number] = _due(lane)
+        if len(self._forgotten) > MOST_REMEMBERED:
+            del self._forgotten[next(iter(self._forgotten))]
+        host.lanes -= 1
+        if not host.lanes:
+            del self._hosts[host.key]
+            for group in host.groups.values():
+                group.tallies = ()  # they refer to each other
+            host.groups.clear()
+
+    def _hold(self, lane: Lane, rows: int, waiting: int = 0) -> None:
+        """Count rows of a lane that are held from now on, and those that wait for a slot; less if the numbers are negative."""
+        for tally in (lane, *lane.group.tallies):
+            tally.held += rows
+            tally.waiting += waiting
 
     # What to claim
 
     def learn(self, due: Due) -> None:
         """Record that rows of a lane are due, or may be."""
-        lane = self._lanes[due.lane] = self._lane(due)
-        if due.since < lane.due.since:
-            lane.due = lane.due._replace(since=due.since)
+        lane = self._known(due)
+        lane.since = min(lane.since, due.since)
         if lane.asked:
             lane.due_again = True
-        else:
-            self._make_due(lane)
+        elif not lane.is_due:
+            lane.is_due = True
+            self._settle(lane)
 
     def heard_of(self, lanes: Iterable[int]) -> bool:
         """Record that rows of lanes are due; return whether it is known of all of them what they are."""
         known = True
-        for each in lanes:
-            lane = self._lanes.get(each)
-            due = self._forgotten.get(each) if lane is None else lane.due
+        for number in lanes:
+            lane = self._lanes.get(number)
+            due = self._forgotten.get(number) if lane is None else _due(lane)
             if due is None:
                 known = False
             else:
                 self.learn(due)
         return known
 
-    def _make_due(self, lane: Lane) -> None:
-        if not lane.is_due:
-            lane.is_due = True
-            self._due.add(lane)
-
     def asks(self) -> list[Due]:
         """Return what to claim now: organizations in turn, and a row of each lane before the second of any.
 
         `answer` says what was found.
         """
-        room = max(0, self._room())
-        lanes = list(islice(self._due.take(self._is_wanted), min(room, MOST_LANES)))
-        # A claim of few rows is quick. So organizations that hold no row have one for themselves, but never two in a row.
-        first = [] if self._first_alone else [lane for lane in lanes if not lane.organization.held]
-        self._first_alone = 0 < len(first) < len(lanes)
-        wanting: Turns = Turns()
-        for lane in first or lanes:
-            wanting.add(lane)
+        self.judge_late()
         asked: dict[Lane, int] = {}
-        for lane in islice(wanting.take(self._is_wanted), room):
-            asked[lane] = asked.get(lane, 0) + 1
-            self._count(lane, asked=1)
-            wanting.add(lane)
-        for lane in reversed(lanes):
-            if lane in asked:
-                lane.is_due = lane.due_again = False
-            else:
-                self._due.add(lane, first=True)
-        self.is_full = self._room() <= 0 and bool(self._due)
-        return [lane.due._replace(rows=rows) for lane, rows in asked.items()]
+        first: dict[Lane, int] = {}
+        idle: set[Tally] = set()
+        while len(asked) < MOST_LANES and (lane := self._next_to_claim()):
+            organization = lane.group.host.organization
+            if not organization.held:
+                idle.add(organization)
+            if organization in idle:
+                first[lane] = 1
+            asked[lane] = 1
+            lane.in_due = lane.is_due = lane.due_again = False
+            self._hold(lane, 1)
+        # A claim of few rows is quick. So organizations that hold no row have one for themselves, but never two in a row.
+        self._first_alone = not self._first_alone and 0 < len(first) < len(asked)
+        if self._first_alone:
+            for lane in reversed([lane for lane in asked if lane not in first]):
+                self._hold(lane, -1)
+                lane.in_due = lane.is_due = True
+                lane.group.kind.due.add(lane, first=True)
+            asked = first
+        self._ask_more(asked)
+        for kind in self._claim_turns:
+            kind.due.examined = 0
+        self.is_full = not self._quick.may_claim() and any(kind.due.lanes for kind in self._claim_turns)
+        return [_due(lane, rows) for lane, rows in asked.items()]
 
-    def _is_wanted(self, lane: Lane) -> bool:
-        """Return whether this worker should hold one more row of a lane."""
-        both, limit = lane.both.held, self._per_destination
-        if not self._standing.answers(lane.due):
-            may = len(self._silent) < self._half or not lane.organization.held or self._standing.lends(lane.due)
-            return may and not lane.held and both < limit
-        if lane.held >= (AHEAD * limit if lane.moves else limit) or both >= AHEAD * limit:
-            return False
-        most, everything = AHEAD * self._half, self.total.held
-        # While others hold rows, too.
-        return not (most <= lane.organization.held < everything or most <= lane.destination.held < everything)
+    def _next_to_claim(self) -> Lane | None:
+        """Return the lane that is asked next: kinds take turns, too."""
+        for _ in range(len(self._claim_turns)):
+            kind = self._claim_turns[0]
+            self._claim_turns.rotate(-1)
+            if kind.due.lanes and kind.may_claim() and (lane := kind.due.take(self._wants)):
+                return lane
+        return None
+
+    def _ask_more(self, asked: dict[Lane, int]) -> None:
+        """Ask lanes for more rows than one: each organization for as many, and each of its lanes."""
+        lanes = [lane for lane in asked if lane.held < lane.limit * lane.ahead]
+        while lanes and self._quick.may_claim():
+            organizations = Counter([lane.group.host.organization for lane in lanes])
+            each = (self.total.stock - self.total.held) // len(organizations)
+            wanting = []
+            for lane in lanes:
+                rows = min(
+                    max(1, each // organizations[lane.group.host.organization]),
+                    lane.limit * lane.ahead - lane.held,
+                    MOST_OF_A_LANE - asked[lane],
+                    self._room(lane.group),
+                )
+                if rows > 0:
+                    asked[lane] += rows
+                    self._hold(lane, rows)
+                    wanting.append(lane)
+            lanes = wanting
+
+    def _wants(self, group: Group) -> bool:
+        """Return whether this worker should hold one more row of a group."""
+        return self._room(group) > 0
+
+    def _room(self, group: Group) -> int:
+        """Return how many more rows of a group this worker should hold."""
+        host, kind, total = group.host, group.kind, self.total
+        room = min(total.stock - total.held, LANE_AHEAD * self._per_destination - host.held)
+        if kind is not self._quick:
+            room = min(
+                room, self._per_destination - group.held, *[share.stock - share.held for share in kind.shares]
+            )
+        for owner in (host.organization, host.destination):
+            if owner.held < total.held:  # others hold rows, too
+                room = min(room, AHEAD * self._half - owner.held)
+        return room
 
     def answer(
         self, asks: Sequence[Due], rows: Sequence[ClaimedDelivery], admitted: Sequence[ClaimedDelivery]
@@ -381,11 +379,12 @@ class Lanes:
             rows: what was returned, the oldest first.
             admitted: what of it is to be sent.
         """
-        found, taken = _by_lane(rows), _by_lane(admitted)
+        found = _by_lane(rows)
+        taken = found if len(rows) == len(admitted) else _by_lane(admitted)
         for due in asks:
             lane, given = self._lanes[due.lane], found.get(due.lane, [])
             if len(given) >= due.rows:
-                lane.due = lane.due._replace(since=max(due.since, given[0].due_at - SINCE_MARGIN_MS))
+                lane.since = max(due.since, given[0].due_at - SINCE_MARGIN_MS)
                 lane.due_again = True
             self._answered(lane, due.rows, taken.get(due.lane, ()))
 
@@ -400,14 +399,14 @@ class Lanes:
 
         There is none where rows may be due that have waited longer.
         """
-        lane = self._lane(due)
-        if self.is_full or self._room() <= 0 or lane.is_due or lane.due_again or not self._is_wanted(lane):
-            return False
-        if not self._standing.answers(due) and (self.total.waiting or self.total.in_flight >= self._slots):
-            return False
-        self._lanes[due.lane] = lane
-        self._count(lane, asked=1)
-        return True
+        lane = self._known(due)
+        kind = lane.group.kind
+        may = not (lane.is_due or lane.due_again or self.is_full) and lane.held < lane.limit * lane.ahead
+        may = may and (kind is self._quick or (not kind.ready.lanes and kind.may_begin()))
+        if may := may and self._room(lane.group) > 0:
+            self._hold(lane, 1)
+        self._settle(lane)
+        return may
 
     def unreserve(self, reserved: Sequence[ClaimedDelivery], taken: Sequence[ClaimedDelivery]) -> None:
         """End the places of `reserve`, and have those of the rows wait that were claimed."""
@@ -420,22 +419,11 @@ class Lanes:
         if rows:
             if lane.rows is None:
                 lane.rows = deque()
-            if not lane.rows:
-                self._ready.add(lane)
             lane.rows.extend(rows)
-        self._count(lane, asked=-asked, waiting=len(rows))
-        if lane.due_again:
-            self._make_due(lane)
-        self._forget(lane)
-
-    def _forget(self, lane: Lane) -> None:
-        """Forget a lane of which nothing is known to be due, and nothing is held."""
-        if not lane.is_due and not lane.held:
-            self._lanes.pop(lane.due.lane, None)
-            self._forgotten.pop(lane.due.lane, None)
-            self._forgotten[lane.due.lane] = lane.due
-            if len(self._forgotten) > MOST_REMEMBERED:
-                del self._forgotten[next(iter(self._forgotten))]
+            self._stocked[lane] = None
+        self._hold(lane, len(rows) - asked, len(rows))
+        lane.is_due = lane.is_due or lane.due_again
+        self._settle(lane)
 
     # What begins
 
@@ -446,79 +434,138 @@ class Lanes:
             most: how many at the most.
         """
         begun: list[ClaimedDelivery] = []
-        free = max(0, min(most, self._slots - self.total.in_flight))
-        for lane in islice(self._ready.take(self._may_begin), free):
+        if not self._stocked:
+            return begun
+        now = self._clock()
+        while len(begun) < most and (lane := self._next_to_begin()):
             assert lane.rows  # noqa: S101  it is ready
             row = lane.rows.popleft()
-            if lane.rows:
-                self._ready.add(lane)
-            self._count(lane, waiting=-1, in_flight=1)
+            if not lane.rows:
+                del self._stocked[lane]
+                lane.in_ready = False
+            for tally in (lane, *lane.group.tallies):
+                tally.waiting -= 1
+                tally.in_flight += 1
+            self._begun[row.id] = (lane, now)
             if row.size > SMALL_BYTES:
                 self._large_bytes += row.size
             begun.append(row)
         return begun
 
-    def _may_begin(self, lane: Lane) -> bool:
-        assert lane.rows  # noqa: S101  it is ready
-        row = lane.rows[0]
-        if lane.in_flight >= (self._per_destination if self._standing.answers(row) else 1):
-            return False
-        if lane.both.in_flight >= self._per_destination:
-            return False
-        for each in (lane.organization, lane.destination):
-            if each.in_flight >= self._half and each.waiting < self.total.waiting:  # others wait, too
-                return False
-        return row.size <= SMALL_BYTES or self._fits(lane, row.size)
+    def _next_to_begin(self) -> Lane | None:
+        """Return the lane that begins next: kinds take turns, too."""
+        for _ in range(len(self._begin_turns)):
+            kind = self._begin_turns[0]
+            self._begin_turns.rotate(-1)
+            kind.ready.examined = 0
+            if kind.ready.lanes and kind.may_begin():
+                lane = kind.ready.take(self._may_begin, self._fits, _has_more)
+                if lane is not None:
+                    return lane
+        return None
 
-    def _fits(self, lane: Lane, size: int) -> bool:
-        """Return whether a large row may begin; the first that does not fit is the next one."""
-        if self._next_large is not None and self._next_large is not lane and self._next_large.rows:
+    def _may_begin(self, group: Group) -> bool:
+        """Return whether one more row of a group may be in flight."""
+        host = group.host
+        if host.in_flight >= self._per_destination:
             return False
+        # While others wait, too:
+        waiting, half = self.total.waiting, self._half
+        owner = host.organization
+        if owner.in_flight >= half and owner.waiting < waiting:
+            return False
+        owner = host.destination
+        return owner.in_flight < half or owner.waiting >= waiting
+
+    def _fits(self, lane: Lane) -> bool:
+        """Return whether the first row of a lane may begin if it is large; the first that does not fit is the next one."""
+        assert lane.rows  # noqa: S101  it is ready
+        size, other = lane.rows[0].size, self._next_large
+        if size <= SMALL_BYTES:
+            return True
+        if other is not None and other is not lane and other.rows:
+            group = other.group
+            if group.kind.may_begin() and self._may_begin(group):  # nothing else keeps it back
+                return False
         fits = not self._large_bytes or self._large_bytes + size <= MOST_BYTES
         self._next_large = None if fits else lane
         return fits
 
-    def end(self, row: ClaimedDelivery) -> list[ClaimedDelivery]:
-        """Free the slot of a delivery, whose outcome is in the standing of its lane.
-
-        Returns:
-            Rows that should not wait here: others of a lane that has begun to hang, which another worker may send.
-        """
+    def end(self, row: ClaimedDelivery) -> None:
+        """Free the slot of a delivery, whose outcome is in the standing of its lane."""
         lane = self._lanes[row.lane]
-        lane.moves = True
-        self._count(lane, in_flight=-1)
+        is_late = self._begun.pop(row.id, None) is None
+        if is_late:
+            lane.late -= 1
+            lane.group.host.late -= 1
         if row.size > SMALL_BYTES:
             self._large_bytes -= row.size
-        surplus = [] if self._standing.answers(row) else self._remove(lane, list(lane.rows or ())[1:])
-        self._forget(lane)
+        if lane.group.ahead > 1:
+            lane.ahead += 1
+        for tally in (lane, *lane.group.tallies):
+            tally.held -= 1
+            tally.in_flight -= 1
+        if is_late or self._standing.changes != self._seen:
+            self._seen = self._standing.changes
+            self._judge(lane)
+        else:
+            self._settle(lane)
+
+    def surplus(self) -> list[ClaimedDelivery]:
+        """Return rows that should not wait here, once: of lanes that became slow, which another worker may send."""
+        surplus, self._surplus = self._surplus, []
         return surplus
 
     def remove(self, which: Callable[[ClaimedDelivery], bool]) -> list[ClaimedDelivery]:
-        """Remove rows that have not begun, and return them."""
-        removed: list[ClaimedDelivery] = []
-        for lane in list(self._ready):
+        """Remove rows that have not begun, and return them, and the surplus.
+
+        Of their lanes, none is claimed ahead until a delivery ends.
+        """
+        removed = self.surplus()
+        for lane in list(self._stocked):
             rows = [row for row in lane.rows or () if which(row)]
-            lane.moves = lane.moves and not rows
-            removed += self._remove(lane, rows)
+            if rows:
+                lane.ahead = 1
+                removed += self._remove(lane, rows)
+                self._settle(lane)
         return removed
 
     def _remove(self, lane: Lane, rows: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        if rows and lane.rows is not None:
-            gone = set(map(id, rows))
-            lane.rows = deque(row for row in lane.rows if id(row) not in gone)
-            self._count(lane, waiting=-len(rows))
-            if not lane.rows:
-                self._ready.remove(lane)
-            self._forget(lane)
+        """Remove rows of a lane, and return them."""
+        gone = set(map(id, rows))
+        lane.rows = deque(row for row in lane.rows or () if id(row) not in gone)
+        if not lane.rows:
+            del self._stocked[lane]
+        self._hold(lane, -len(rows), -len(rows))
         return rows
 
     def waiting_rows(self) -> Iterator[ClaimedDelivery]:
         """Yield the rows that have not begun."""
-        for lane in self._ready:
+        for lane in self._stocked:
             yield from lane.rows or ()
 
 
+def _due(lane: Lane, rows: int = 1) -> Due:
+    """Return what a claim asks of a lane."""
+    organization, destination = lane.group.host.key
+    return Due(lane.number, organization, destination, lane.since, rows)
+
+
+def _recount(part: Tally, before: Iterable[Tally], now: Iterable[Tally]) -> None:
+    """Count what was counted in some tallies in others."""
+    for tally in before:
+        tally.count(part, -1)
+    for tally in now:
+        tally.count(part, 1)
+
+
+def _has_more(lane: Lane) -> bool:
+    """Return whether a second row of a lane waits."""
+    return lane.waiting > 1
+
+
 def _by_lane(rows: Sequence[ClaimedDelivery]) -> dict[int, list[ClaimedDelivery]]:
+    """Return rows by their lanes."""
     found: dict[int, list[ClaimedDelivery]] = {}
     for row in rows:
         found.setdefault(row.lane, []).append(row)

@@ -48,7 +48,7 @@ UPDATE flowactions_outbox SET
     waiting_since = CASE done.waits WHEN 1 THEN coalesce(waiting_since, {{now}}) WHEN 0 THEN waiting_since END,
     status = CASE WHEN {_RETURNED} OR {_CANCELLED} THEN flowactions_outbox.status ELSE done.status END,
     attempts = attempts + CASE WHEN done.number IS NULL THEN 0 ELSE 1 END, max_attempts = max_attempts + done.granted,
-    next_attempt_at = {{now}} + done.delay_ms,
+    next_attempt_at = {{now}} + CASE WHEN {_CANCELLED} THEN 0 ELSE done.delay_ms END,
     last_status_code = CASE WHEN done.number IS NULL THEN last_status_code ELSE done.status_code END,
     last_error = CASE WHEN {_CANCELLED} THEN replace(flowactions_outbox.last_error, '{MAY_BE_SENT}', '')
         WHEN {_RETURNED} THEN coalesce(done.error, flowactions_outbox.last_error) ELSE done.error END,

@@ -33,7 +33,7 @@ BY_ITSELF: Final = and_(pauses.c.paused_role == inline(AUTOMATIC.role), pauses.c
 """The condition that a pause is automatic, and has not ended."""
 
 PROBES: Final = f"""
-SELECT pause.organization_id, pause.destination, pause.probe_at, pause.probes, oldest.lane
+SELECT pause.organization_id, pause.destination, pause.probe_at, pause.probes, oldest.lane, {{now}} AS now
 FROM flowactions_pauses AS pause CROSS JOIN flowactions_outbox AS oldest WHERE oldest.{{key}} {{among}}
     SELECT {{key}} FROM flowactions_outbox
     WHERE destination = pause.destination AND organization_id = pause.organization_id
@@ -96,7 +96,8 @@ class Probes:
 
     async def claim(self, limit: int) -> list[ClaimedDelivery]:
         """Claim the row that has waited for longest for each destination that is to be probed, so many at the most."""
-        due = await self._database.rows(self._database.built(statement, PROBES), self._store.free())
+        rows = await self._database.rows(self._database.built(statement, PROBES), self._store.free())
+        due = self._store.found(rows)
         asks = [
             Due(row.lane, row.organization_id, row.destination) for row in due[:limit] if await self._begin(row)
         ]

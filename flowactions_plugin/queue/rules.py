@@ -50,6 +50,13 @@ WAIT_CAP_SECONDS: Final = 600
 WAIT_LIMIT_SECONDS: Final = 90 * 24 * 3600
 """How long a row waits for the host, or for a process that can read it, before it is dead."""
 
+UNKNOWN_SECONDS: Final = 60
+UNKNOWN: Final = tuple(
+    f"the host does not know this node or action; asked {number} of 4 times" for number in range(1, 5)
+)
+"""Why a row waits whose node or action the host does not know: one text for each time that it was asked, which is how a row keeps
+that number. With the last one, the row is dead."""
+
 BACKOFF_CAP_SECONDS: Final = 300
 JITTER: Final = 0.1
 """The part of a schedule's delay by which it is longer or shorter at the most, so that rows that failed together do not
@@ -116,6 +123,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     idempotency_key: str | None = None
     trace: str | None = None
+    sequence: int | None = None
 
 
 class Timing(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 
 from flowactions_plugin.queue.claimed import ClaimedDelivery
@@ -67,21 +68,34 @@ class ScheduledClaims:
         """
         await self._executor.completer.flush()
         await self._executor.settle()
-        asks = await self._store.oldest(self._claim_limit, self._per_destination)
-        left = self._executor.take(await self._store.claim(asks)) if asks else []
-        clock = asyncio.get_running_loop().time
-        latest, total = clock() + self._store.contact.lease_seconds / 3, 0
+        latest = asyncio.get_running_loop().time() + self._store.contact.lease_seconds / 3
+        sent: Counter[tuple[str, str]] = Counter()
+        goes_on = True
+        while goes_on:
+            asks = await self._store.oldest(self._claim_limit, self._per_destination, sent)
+            claimed = self._executor.take(await self._store.claim(asks)) if asks else []
+            is_over = await self._send(claimed, latest, sent)
+            # What is sent one after another goes on with what these have released.
+            goes_on = not is_over and any(row.sequence is not None for row in claimed)
+        return sent.total()
+
+    async def _send(
+        self, left: Sequence[ClaimedDelivery], latest: float, sent: Counter[tuple[str, str]]
+    ) -> bool:
+        """Send what was claimed and count it; return whether the tick is over."""
+        clock, is_over = asyncio.get_running_loop().time, False
         try:
-            while left and not (total and (self._executor.stopping or clock() > latest)):
+            while left and not is_over:
                 now, left = _within(left, MOST_BYTES)
-                total += len(now)
+                sent.update((row.organization_id, row.destination) for row in now)
                 await self._execute(now)
                 gone = await self._store.withdrawn(left) if left else ()
-                self._executor.abandon([each for each in left if each.id in gone])
-                left = [each for each in left if each.id not in gone]
+                self._executor.abandon([row for row in left if row.id in gone])
+                left = [row for row in left if row.id not in gone]
+                is_over = self._executor.stopping or clock() > latest
         finally:
             self._executor.abandon(left)
-        return total
+        return is_over
 
     async def _execute(self, batch: Sequence[ClaimedDelivery]) -> None:
         results = await asyncio.gather(

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from flowactions_hookspecs import Host, provides
+from flowactions_hookspecs import DeliveryAlert, Host, provides
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
 from flowactions_plugin.queue.completer import Completer, Observe
 from flowactions_plugin.queue.continuous import ContinuousClaims
@@ -28,15 +29,12 @@ from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.notifier import CHANNEL, Notifier, lanes_in, listen_forever
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.probes import Probes
-from flowactions_plugin.queue.rules import NewDelivery, Timing
+from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
 from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from flowactions_plugin.watch.monitor import Monitor
 
 ENQUEUE_RESOLVER_THREADS: Final = 64
 """A name that finds no thread within a second is checked at delivery only."""
@@ -45,6 +43,14 @@ DELIVERY_RESOLVER_THREADS: Final = 4
 """For each concurrent delivery: a lookup that hangs keeps its thread three times as long as an attempt lasts."""
 
 MOST_RESOLVER_THREADS: Final = 1024
+
+
+class Observer(Protocol):
+    """Watches the deliveries of a process: counts ends of claims, reports how busy it is, and tells the log and the host."""
+
+    def record(self, completions: Sequence[Completion], /) -> None: ...  # noqa: D102
+    def watching(self, load: Load, /) -> AbstractAsyncContextManager[str]: ...  # noqa: D102
+    def tell(self, alert: DeliveryAlert, /) -> None: ...  # noqa: D102
 
 
 class OutboxService:
@@ -74,7 +80,7 @@ class OutboxService:
         database: Database,
         timing: Timing,
         secret_source: Callable[[], SecretSource],
-        observer: Monitor,
+        observer: Observer,
         telemetry: Telemetry,
     ) -> None:
         self._host = host
@@ -95,12 +101,12 @@ class OutboxService:
         self._claiming: ContinuousClaims | None = None
         self._probes: Probes | None = None
 
-    def _committed(self, delivery: NewDelivery) -> None:
+    def _committed(self, due: Due) -> None:
         """Wake whoever delivers: this process's worker, or those of others."""
         if self._claiming is not None and self.claims_all:
-            self._claiming.enqueued(Due(delivery.lane, delivery.organization_id, delivery.destination))
+            self._claiming.enqueued(due)
         elif self._notifier is not None:
-            self._notifier.notify(delivery.lane)
+            self._notifier.notify(due.lane)
 
     async def __aenter__(self) -> None:
         # Which database it is, is known once it is open.
@@ -109,6 +115,7 @@ class OutboxService:
             await self._notifier.__aenter__()
 
     async def __aexit__(self, *exc: object) -> None:
+        await self.outbox.sequences.aclose()
         if self._notifier is not None:
             await self._notifier.__aexit__(*exc)
             self._notifier = None
@@ -124,7 +131,12 @@ class OutboxService:
             executor = Executor(
                 self.claims,
                 sender,
-                Completer(OutcomeStore(self._database, self.claims.contact), finished, observers),
+                Completer(
+                    OutcomeStore(self._database, self.claims.contact),
+                    finished,
+                    observers,
+                    sequences=self.outbox.sequences,
+                ),
                 self._secret_source(),
                 self._timing,
                 sends_trace=settings.send_traceparent,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
-from flowactions_plugin.storage.outages import ADVICE, code_of
+from flowactions_plugin.storage.outages import ADVICE, UNUSABLE_URL, code_of
 from flowactions_plugin.storage.sqlite import Deadline, limit_wait, stop_once
 from flowactions_plugin.storage.waiting import shielded
 
@@ -29,6 +29,12 @@ OWN_SCHEMA: Final[Mapping[str, Any]] = {"schema_translate_map": None}
 MOST_KEPT: Final = 4
 """How many connections are kept at the most: for claims, those beside them, outcomes, enqueues. The pool has the rest, at
 least one for LISTEN and one for transactions."""
+
+NO_USER: Final = (
+    "the URL names no user, and this system has no name for the user of this process: name the user in the URL"
+)
+
+_SET_PATH: Final = text("SELECT set_config('search_path', :path, true)")
 
 TOO_MANY: Final = "53300"
 """SQLSTATE: the server, or the role, has no connection to spare."""
@@ -47,6 +53,8 @@ class Engines:
         own_options: execution options of the plugin's own transactions, for whose isolation its statements are written.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
         unlisten: set when LISTEN has to give its connection up.
+        search_path: of the connection on which the tables were found; ``None``: not known.
+        sets_path: whether own transactions set it.
     """
 
     def __init__(self, url: URL, shared: AsyncEngine | None) -> None:
@@ -59,6 +67,8 @@ class Engines:
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self.unlisten = asyncio.Event()
+        self.search_path: str | None = None
+        self.sets_path = False
         # In autocommit mode: to check one out of the pool and back in costs more than a small statement.
         self._kept: list[AsyncConnection] = []
         self._most_kept = 0  # none while the database is closed
@@ -66,10 +76,23 @@ class Engines:
         self._returned = asyncio.Event()
 
     @property
-    def reads_committed(self) -> bool:
-        """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
+    def may_be_single(self) -> bool:
+        """Whether a statement by itself runs as READ COMMITTED, and finds the tables: not where the database has another default."""
         known = getattr(self.current and self.current.dialect, "default_isolation_level", None)
-        return known in {None, "READ COMMITTED"}
+        return known in {None, "READ COMMITTED"} and not self.sets_path
+
+    def lacks_tables(self) -> bool:
+        """Have own transactions set the search_path from now on, and return whether those that found no tables may find them then.
+
+        Somebody gives connections back, to the host's pool or to a pooler, with another one.
+        """
+        self.sets_path = self.search_path is not None
+        return self.sets_path
+
+    async def set_path(self, connection: AsyncConnection) -> None:
+        """Set the search_path of an own transaction, until it ends, if that is needed."""
+        if self.sets_path:
+            await connection.execute(_SET_PATH, {"path": self.search_path})
 
     def open(self, statement_seconds: float | None, connections: int) -> None:
         """Create the engines. No connection is opened yet.
@@ -168,17 +191,22 @@ class Engines:
         """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first."""
         if not self._turn.locked() and (found := await self._spare()) is not None:
             return found
+        is_told = True  # that the server has none to spare: meanwhile it may have stopped answering
         try:
             async with asyncio.timeout(sqlite.WAIT_SECONDS), self._turn:
                 while True:
                     self._returned.clear()
                     await self._give_back()
+                    is_told = False
                     if (found := await self._spare()) is not None:
                         return found
+                    is_told = True
                     self.unlisten.set()
                     with suppress(TimeoutError):  # another process may give one back
                         await asyncio.wait_for(self._returned.wait(), 0.25)
         except TimeoutError:
+            if not is_told:
+                raise
             raise StorageUnavailable(f"the database failed: {ADVICE[TOO_MANY]}", code=TOO_MANY) from None
 
     async def _spare(self) -> AsyncConnection | None:
@@ -190,6 +218,10 @@ class Engines:
         except Exception as exc:
             if code_of(exc) == TOO_MANY:
                 return None
+            if isinstance(
+                exc.__cause__ or exc, KeyError
+            ):  # of getpass; since Python 3.13 the cause of an OSError
+                raise StorageUnavailable(f"the database failed: {NO_USER}", code=UNUSABLE_URL) from exc
             raise
 
     async def _check_in(self, connection: AsyncConnection) -> None:

@@ -24,8 +24,8 @@ from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import UNTRANSLATABLE, head, prepare_tables
-from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
-from flowactions_plugin.storage.postgresql import Snapshot
+from flowactions_plugin.storage.outages import POOLED, UNUSABLE_URL, OutageLog, Outages, Refused
+from flowactions_plugin.storage.postgresql import Blocker, Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
@@ -114,7 +114,7 @@ class Database:
             advice = "give it a file" if in_memory else "make the engine without poolclass"
             raise HostInvalid(f"Host.database {what}, whose only connection all would have to share: {advice}")
         self._engines = Engines(self._url, engine)
-        self._outages = Outages(self._url, self._engines.connect)
+        self._outages = Outages(self._url, self._engines.connect, self._engines.lacks_tables)
         self.transactions = Transactions(self._engines, self.sql)
         self._prepared = False
         self.made_tables = False
@@ -216,9 +216,10 @@ class Database:
             async with self.write(transaction) as joined:
                 yield joined
             return
-        async with self._outages.translated():
+        async with self._outages.translated(is_own=True):
             await self._prepare(Deadline())
             async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
+                await self._engines.set_path(connection)
                 yield connection
 
     @asynccontextmanager
@@ -268,7 +269,7 @@ class Database:
                 async with self.transactions.turn(deadline):
                     return await self._engines.thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
-                if several or not self.sql.is_server or not self._engines.reads_committed:
+                if several or not self.sql.is_server or not self._engines.may_be_single:
                     async with self.transactions.begin(deadline) as transaction:
                         return await transaction.run_sync(work)
                 async with self._engines.autocommit() as connection:
@@ -343,6 +344,11 @@ class Database:
         if self.sql.is_server:
             await transaction.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
+    async def limit_locks(self, transaction: AsyncConnection, seconds: float) -> None:
+        """Limit how long each statement of a transaction of `write` waits for the locks of others, on PostgreSQL."""
+        if self.sql.is_server:
+            await transaction.execute(text(f"SET LOCAL lock_timeout = {int(seconds * 1000)}"))
+
     async def time(self) -> float:
         """Return the time, Unix seconds, that decides what is due: that of PostgreSQL's server, or the given clock's."""
         async with self.read() as connection:
@@ -351,6 +357,22 @@ class Database:
     def time_on(self, connection: SyncConnection) -> int:
         """Return the same time, Unix milliseconds, on a connection of this database."""
         return int(connection.execute(select(self.sql.now())).scalar_one())
+
+    async def misses_statements(self) -> str | None:
+        """Return how a statement fails where a pooler gives it another connection of the server's the next time; ``None``: it does not."""
+        pid, single = (
+            select(func.pg_backend_pid()),
+            {**self._engines.own_options, "isolation_level": "AUTOCOMMIT"},
+        )
+        try:
+            async with self._outages.translated(), self.answering(), self._engines.connect(single) as one:
+                await one.execute(pid)
+                async with self._engines.connect() as other:
+                    await other.execute(pid)  # a transaction, which has the server's connection
+                    await one.execute(pid)
+        except StorageUnavailable as exc:
+            return str(exc) if exc.code in POOLED else None
+        return None
 
     async def notify(self, channel: str, payload: str) -> None:
         """Send a payload of up to 8000 bytes to the listeners of a channel of PostgreSQL."""
@@ -377,6 +399,20 @@ class Database:
     def oldest_snapshot(self, connection: SyncConnection) -> Snapshot | None:
         """Return what has kept PostgreSQL from removing old versions of rows for long, if anything."""
         return postgresql.oldest_snapshot(connection) if self.sql.is_server else None
+
+    def blockers(self, connection: SyncConnection) -> list[Blocker]:
+        """Return who keeps others from writing to the tables by a lock on PostgreSQL."""
+        return postgresql.blockers(connection) if self.sql.is_server else []
+
+    def lacking(self, connection: SyncConnection) -> list[str]:
+        """Return the rights on the tables that the role of this process lacks on PostgreSQL."""
+        return postgresql.lacking(connection) if self.sql.is_server else []
+
+    def obstacle(self, connection: SyncConnection) -> str | None:
+        """Return why writes wait or are refused, in words, as far as PostgreSQL says so."""
+        if rights := self.lacking(connection):
+            return f"this process's role lacks {', '.join(rights)}"
+        return "; ".join(each.words for each in self.blockers(connection)) or None
 
     async def _prepare(self, deadline: Deadline) -> None:
         """Prepare the tables at the first use that reaches the database."""
@@ -420,4 +456,8 @@ class Database:
         if self._engines.thread is not None:
             await asyncio.to_thread(sqlite.switch_to_wal, self._url, deadline)
         async with self.transactions.begin(deadline) as transaction:
-            return await prepare_tables(transaction, by_host=by_host, dry=dry)
+            before = await prepare_tables(transaction, by_host=by_host, dry=dry)
+            if self.sql.is_server:
+                found = await transaction.exec_driver_sql("SHOW search_path")
+                self._engines.search_path = found.scalar_one()
+            return before

@@ -74,6 +74,9 @@ OUTAGES: Final = {
 
 MISSING: Final = "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup"
 
+POOLED: Final = ("26000", "42P05")
+"""SQLSTATEs: a prepared statement that is not there, or is there already, as a pooler has changed the server's connection."""
+
 ADVICE: Final = {
     **OUTAGES,
     "URL": "see the options of FLOWACTIONS_DATABASE_URL",
@@ -84,6 +87,11 @@ ADVICE: Final = {
     "42P01": "run 'flowactions migrate', or have search_path name the schema of the tables named flowactions_…, or bring "
     "them back from a backup",
     "42": MISSING,
+    **dict.fromkeys(
+        POOLED,
+        "a pooler in transaction mode needs prepared_statement_cache_size=0&statement_cache_size=0 in FLOWACTIONS_DATABASE_URL, "
+        "or both in the host's engine",
+    ),
     "no such table": MISSING,
     "no such column": MISSING,
 }
@@ -91,6 +99,9 @@ ADVICE: Final = {
 
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
+
+NO_TABLES: Final = ("3F", "42P01")
+"""SQLSTATEs: the search_path leads to no schema, or to none with the tables."""
 
 STATE_OF_ASYNCPG: Final = (
     "ConnectionDoesNotExistError",
@@ -130,13 +141,20 @@ class Outages:
     Args:
         url: the database's. No message holds its user name, password or query.
         connect: opens a connection to it, with which it is asked in which schemas it looks.
+        lacks_tables: called when an own transaction has found no tables; returns whether it may find them next time.
 
     Attributes:
         refused: the last write that was refused; ``None``: none was.
     """
 
-    def __init__(self, url: URL, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]) -> None:
+    def __init__(
+        self,
+        url: URL,
+        connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
+        lacks_tables: Callable[[], bool],
+    ) -> None:
         self._connect = connect
+        self._lacks_tables = lacks_tables
         self._path = sqlite_path(url)
         self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
         self.refused: Refused | None = None
@@ -165,7 +183,10 @@ class Outages:
             message = str(_reason(exc))
             redacted = message if self._secret is None else self._secret.sub("…", message)
             unavailable = await self._unavailable(exc, redacted, transaction)
-            unavailable.repeatable = is_own and unavailable.code in CONFLICTS
+            is_lost = (
+                transaction is None and (unavailable.code or "").startswith(NO_TABLES) and self._lacks_tables()
+            )
+            unavailable.repeatable = is_own and (is_lost or unavailable.code in CONFLICTS)
             # The original error is kept as the cause, unless its message holds a secret.
             raise unavailable from (exc if message == redacted else None)
 
@@ -173,10 +194,12 @@ class Outages:
         self, exc: Exception, message: str, transaction: AsyncConnection | None
     ) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
+        if code in POOLED:
+            message = message.partition("\nHINT")[0]  # the driver's advice is for who uses it
         parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
-        if (code or "").startswith(("3F", "42501", "42P01")):
+        if (code or "").startswith((*NO_TABLES, "42501")):
             # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
             opening = self._connect() if transaction is None else nullcontext(transaction)
             with suppress(Exception):  # the connection was lost meanwhile

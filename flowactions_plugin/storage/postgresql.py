@@ -17,7 +17,9 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.log_text import span
 from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import metadata
 from flowactions_plugin.storage.urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
@@ -49,6 +51,75 @@ _OLDEST: Final = text("""
     ) AS held
     WHERE seconds >= :seconds OR (seconds IS NULL AND transactions >= :transactions)
     ORDER BY transactions DESC LIMIT 1""")
+
+
+_BLOCKERS: Final = text("""
+    WITH held AS (
+        SELECT l.pid, c.relname::text AS place, l.mode = 'AccessExclusiveLock' AS reads
+        FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+        WHERE l.granted AND l.relation = ANY (ARRAY(SELECT to_regclass(name)::oid FROM unnest(CAST(:names AS text[])) AS name))
+            AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+        UNION ALL
+        SELECT unnest(pg_blocking_pids(pid)), NULL, FALSE FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%flowactions%'
+            AND query_start < clock_timestamp() - make_interval(secs => :seconds)
+    )
+    SELECT pid, concat_ws(' of ', nullif(application_name, ''), usename) AS who,
+        coalesce(string_agg(DISTINCT place, ', '), '') AS places, bool_or(reads) AS reads,
+        extract(epoch FROM clock_timestamp() - min(xact_start))::float8 AS seconds
+    FROM held JOIN pg_stat_activity USING (pid)
+    WHERE pid <> pg_backend_pid()
+    GROUP BY pid, application_name, usename
+    HAVING coalesce(min(xact_start) < clock_timestamp() - make_interval(secs => :seconds), TRUE)
+    ORDER BY seconds DESC NULLS LAST LIMIT 5""")
+
+_LACKING: Final = text("""
+    SELECT concat(kind, ' on ', name) FROM unnest(CAST(:names AS text[])) AS name,
+        unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS kind
+    WHERE NOT has_table_privilege(to_regclass(name)::oid, kind)
+    UNION ALL
+    SELECT concat('USAGE on ', name) FROM unnest(CAST(:sequences AS text[])) AS name
+    WHERE NOT has_sequence_privilege(to_regclass(name)::oid, 'USAGE')""")
+
+BLOCKING_SECONDS: Final = 2
+"""For so long somebody holds a lock before it is told: the plugin's own transactions are shorter."""
+
+
+class Blocker(NamedTuple):
+    """A session whose lock keeps others from writing, or from reading.
+
+    Attributes:
+        who: the process, for people.
+        places: the tables that it has locked; empty: rows.
+        reads: whether nobody can read them either.
+        seconds: for how long its transaction has been open; ``None``: it is not known.
+    """
+
+    who: str
+    places: str
+    reads: bool
+    seconds: float | None
+
+    @property
+    def words(self) -> str:
+        """What it holds, and for how long."""
+        since = "" if self.seconds is None else f" for {span(self.seconds * 1000)}"
+        return f"{self.who} holds a lock on {self.places or 'rows that others wait for'}{since}"
+
+
+def blockers(connection: Connection) -> list[Blocker]:
+    """Return who holds locks on the plugin's tables for which writes wait, or on rows for which sessions wait."""
+    given = {"names": [*metadata.tables], "seconds": BLOCKING_SECONDS}
+    return [
+        Blocker(f"process {row.pid}{f' ({row.who})' if row.who else ''}", row.places, row.reads, row.seconds)
+        for row in connection.execute(_BLOCKERS, given)
+    ]
+
+
+def lacking(connection: Connection) -> list[str]:
+    """Return which rights on the plugin's tables the role of a connection lacks: ``UPDATE on flowactions_outbox``."""
+    given = {"names": [*metadata.tables], "sequences": ["flowactions_deferred_id_seq"]}
+    return [*connection.execute(_LACKING, given).scalars()]
 
 
 class Snapshot(NamedTuple):
@@ -130,6 +201,8 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
         pool_size=min(connections, 5),
         max_overflow=max(0, connections - 5),
     )
+    if arguments.get("statement_cache_size") != 0:
+        event.listen(engine.sync_engine, "connect", _set_up)
     event.listen(engine.sync_engine, "checkin", mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
     return engine
@@ -164,6 +237,16 @@ def is_fresh(connection: Any) -> bool:
     """Return whether a connection is open and was used a moment ago, so that it needs no test before its next use."""
     is_closed = connection.connection.driver_connection.is_closed()
     return not is_closed and time.monotonic() - connection.info["used_at"] <= IDLE_SECONDS
+
+
+def _set_up(connection: Any, _record: object) -> None:
+    """Turn JIT off, which compiles short statements for longer than they run.
+
+    Not as a parameter of the start, which poolers refuse, and not where URLs say that a pooler gives each transaction another
+    connection (`statement_cache_size=0`): it would be set for others. There, the estimates of the statements have to do.
+    """
+    setting = "SELECT set_config('jit', 'off', false) WHERE current_setting('jit', true) IS NOT NULL"
+    connection.run_async(lambda driver: driver.execute(setting))
 
 
 def _pre_ping(dialect: Any, connection: Any, record: Any, _proxy: object) -> None:

@@ -80,13 +80,21 @@ outbox: Final = _table(
     # How long each phase of the attempt took that has delivered the row, when it was slow, and what was noted of it: as in
     # the attempts log.
     Column("delivered_phases", Text),
+    # What is sent one after another (decision 77), and the row's place in it: in the order of writing. NULL: it waits for no other row.
+    Column("sequence", BigInteger),
+    Column("position", BigInteger),
 )
+BEHIND_MS: Final = 253402300799999
+"""9999-12-31T23:59:59.999Z: when the rows of a sequence are due that wait for the one before them."""
+
 QUARANTINE_AFTER: Final = 3
 """Expired leases after which a row is sent in quarantine."""
 
 QUARANTINED: Final = text(f"status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}")
 FAILED: Final = text("error_class IS NOT NULL")
 """Rows whose last attempt has failed."""
+UNSENT: Final = text("error_class = 'not_sent' AND status = 'dead'")
+"""Rows that ended without an attempt, and not by a person."""
 KEYED: Final = text("idempotency_key IS NOT NULL")
 FINISHED: Final = text("finished_at IS NOT NULL")
 
@@ -166,6 +174,9 @@ chat_connections: Final = _table(
     Column("ask_at", BigInteger),
 )
 
+TROUBLED: Final = text("status <> 'active' OR last_error_at IS NOT NULL")
+"""Connections that are revoked, or could not send at some time."""
+
 oauth_states: Final = _table(
     "oauth_states",
     Column("id", String(64), primary_key=True),
@@ -240,6 +251,8 @@ workers: Final = _table(
     Column("mode", String(16), nullable=False),
     Column("slots", Integer, nullable=False),
     Column("in_flight", Integer, nullable=False),
+    # Of these, deliveries of slow lanes.
+    Column("slow", Integer, nullable=False, server_default="0"),
     Column("started_at", BigInteger, nullable=False),
     Column("last_seen_at", BigInteger, nullable=False),
     # When a claim of its last returned a row. NULL: none did yet.
@@ -248,7 +261,7 @@ workers: Final = _table(
     # Milliseconds by which its clock was ahead of the database's when it was last seen; less than 0: behind. NULL: not
     # known, or SQLite, which has no clock of its own.
     Column("clock_ahead_ms", BigInteger),
-    # The destinations and organizations that it limits, and since when: JSON. NULL: it limits none.
+    # The destinations and organizations that it limits, or did when it was last seen, and since when: JSON. NULL: none.
     # Empty: an organization was purged, and the worker forgets what it limits.
     Column("limited", Text),
 )
@@ -295,6 +308,8 @@ destinations: Final = _table(
     Column("updated_at", BigInteger, nullable=False),
     # Why the last attempt that failed did, in words.
     Column("last_reason", Text),
+    # The origin of the failures in a row, also after they have ended: JSON. Empty: they have several.
+    Column("failing_origin", Text),
 )
 FAILING: Final = text("failing_since IS NOT NULL")
 
@@ -318,7 +333,7 @@ actions: Final = _table(
     Column("id", String(36), primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("organization_id", Text, nullable=False),
-    # The filter as JSON, and the set: rows that met it at this time, and how many they were.
+    # The filter in words, and the set: rows that met it at this time, and how many they were.
     Column("filter", Text, nullable=False),
     Column("as_of", BigInteger, nullable=False),
     Column("counted", BigInteger, nullable=False),
@@ -329,17 +344,17 @@ actions: Final = _table(
     Column("reset_attempts", Integer, nullable=False),
     # Rows per second. NULL: without limit.
     Column("rate", Float),
-    Column("canary", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     Column("state_reason", Text),
     Column("created_at", BigInteger, nullable=False),
-    Column("starts_at", BigInteger, nullable=False),
     Column("finished_at", BigInteger),
     # The last row that was done: the others follow in the order of ids.
     Column("position", String(36)),
     Column("done", BigInteger, nullable=False),
-    # The rows of a canary that were done, as JSON. NULL: none was ordered, or it has ended.
-    Column("canary_ids", Text),
+    # Rows of a cancellation that workers had claimed, and how many attempts each had: JSON. NULL: there was none.
+    Column("claimed", Text),
+    # How many of these were being sent.
+    Column("sent", BigInteger, nullable=False, server_default="0"),
     # When workers have given back what they had claimed of a cancellation and not begun.
     Column("withdrawn_at", BigInteger),
     # From when on, and from how many rows on, the rate counts.

@@ -101,6 +101,8 @@ class Transactions:
         async with turn, self._engines.connect(options) as opened:
             if self._sql.is_server:
                 await opened.begin()
+                if not is_hosts:
+                    await self._engines.set_path(opened)
             else:
                 async with waiting_until(opened, deadline):
                     # When the caller is cancelled, the driver's thread continues to wait for the lock, and nothing would

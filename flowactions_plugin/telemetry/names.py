@@ -139,6 +139,11 @@ IN_FLIGHT: Final = _gauge(
     "{delivery}",
     "Deliveries for which this process is making an attempt. What it has only claimed is not counted.",
 )
+SLOW: Final = _gauge(
+    "worker.slow",
+    "{delivery}",
+    "Deliveries in flight to slow receivers. These have at most three quarters of the slots of this process together.",
+)
 LIMITED: Final = _gauge(
     "worker.limited",
     "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -24,6 +24,9 @@ BEAT_SECONDS: Final = 10.0
 
 STALE_MS: Final = 45_000
 """A process that was not seen for so long is stale."""
+
+MOST_OTHERS: Final = 100
+"""From how many others a process that begins learns what they limit, at the most."""
 
 WORKERS_KEPT_MS: Final = DAY_MS
 """How long the row of one that is gone is kept."""
@@ -58,14 +61,27 @@ class Fleet:
         """Return whether this process limits something else than it has written."""
         return limited != self._limited
 
+    async def limited_by_others(self) -> Sequence[Limited]:
+        """Return what the other processes limit that are alive, or were when the last one was.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        query = select(workers.c.limited, workers.c.last_seen_at).where(workers.c.id != self._id)
+        rows = await self._database.rows(query.order_by(workers.c.last_seen_at.desc()).limit(MOST_OTHERS))
+        return [limited_of(row.limited) for row in rows if row.last_seen_at > rows[0].last_seen_at - STALE_MS]
+
     @repeated
-    async def beat(self, in_flight: int, claimed: int, limited: Limited = MappingProxyType({})) -> bool:
+    async def beat(
+        self, in_flight: int, claimed: int, limited: Limited = MappingProxyType({}), slow: int = 0
+    ) -> bool:
         """Write that this process is alive. A row that is not there, as at first, is written.
 
         Args:
             in_flight: attempts that it is making.
             claimed: how many it has claimed since its start.
             limited: what it limits.
+            slow: how many of the attempts are of slow lanes.
 
         Returns:
             Whether an organization was purged: what the process limits was not written then, and has to be forgotten.
@@ -80,6 +96,7 @@ class Fleet:
             .where(workers.c.id == self._id)
             .values(
                 in_flight=in_flight,
+                slow=slow,
                 last_seen_at=now,
                 last_claim_at=now if has_claimed else workers.c.last_claim_at,
                 stopped_at=None,
@@ -96,7 +113,7 @@ class Fleet:
             # The time is read when nothing is waited for any more before the statement.
             if (await transaction.execute(seen.values(clock_ahead_ms=self._ahead_ms()))).rowcount == 0:
                 started = self._started(in_flight, has_claimed=has_claimed)
-                await transaction.execute(started.values(limited=text))
+                await transaction.execute(started.values(limited=text, slow=slow))
         self._claimed, self._limited = claimed, limited
         return is_purged
 
@@ -111,7 +128,7 @@ class Fleet:
         stopped = (
             update(workers)
             .where(workers.c.id == self._id)
-            .values(in_flight=0, last_seen_at=now, stopped_at=now, limited=None)
+            .values(in_flight=0, slow=0, last_seen_at=now, stopped_at=now)
         )
         async with self._database.write() as transaction:
             await transaction.execute(stopped)
@@ -139,6 +156,15 @@ class Fleet:
             last_claim_at=now if has_claimed else None,
             clock_ahead_ms=self._ahead_ms(),
         )
+
+
+def limited_of(written: Any) -> Limited:
+    """Return what a worker has written that it limits; nothing, where no worker of this release can have written it."""
+    try:
+        limited: Limited = msgspec.json.decode(written, type=dict[str, dict[str, int]])
+    except (msgspec.DecodeError, UnicodeError, TypeError):
+        return {}
+    return limited
 
 
 def _version() -> str:

@@ -88,6 +88,8 @@ class Monitor:
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
                 await self._beat(load)
+                for limited in await self._fleet.limited_by_others():
+                    load.limits.begin_with(limited)
         self._load = load
         try:
             yield worker_id
@@ -121,7 +123,7 @@ class Monitor:
 
     async def _beat(self, load: Load) -> None:
         """Write that this process is alive."""
-        if await self._fleet.beat(load.in_flight, load.claimed, load.limits.limited()):
+        if await self._fleet.beat(load.in_flight, load.claimed, load.limits.limited(), load.slow.in_flight):
             load.limits.forget()
         self._beat_at = asyncio.get_running_loop().time() + BEAT_SECONDS
 

@@ -9,14 +9,14 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from sqlalchemy import delete, insert, literal, select
+from sqlalchemy import Column, LargeBinary, String, delete, insert, literal, select, update
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import outbox, workers
+from flowactions_plugin.storage.schema import chat_connections, deferred, metadata, outbox
 from flowactions_plugin.storage.waiting import repeated
 
 Word: TypeAlias = Literal["ready", "starting", "database", "tables", "unwritable"]
@@ -25,7 +25,12 @@ CACHE_SECONDS: Final = 1.0
 """For how long an answer is given again: anybody may ask, as often as they like."""
 
 WRITTEN_BYTES: Final = 16 * 1024
-"""So many need new pages of the database's file, which a full disk has not."""
+
+LOCK_SECONDS: Final = 3.0
+"""How long `try_writing` waits for the locks of others on PostgreSQL: longer than those that are not told."""
+
+STATUSES: Final = {outbox.c.status: "dead", chat_connections.c.status: "active"}
+"""Columns that hold some texts only, and one of these."""
 
 LOOK_SECONDS: Final = 2.0
 """How long the database may take. Probes of orchestrators do not wait for much longer."""
@@ -75,17 +80,40 @@ class Health:
         return "ready" if self._database.refused is None else "unwritable"
 
 
-@repeated
 async def try_writing(database: Database) -> None:
-    """Write a large row and remove it in the same transaction, so that nobody sees it.
+    """Write a row to each table, change it and remove it, in one transaction, so that nobody sees it.
 
     Raises:
-        StorageUnavailable: the database is full, read-only or locked, or refuses the role.
+        StorageUnavailable: the database is full, read-only or locked, or refuses the role. The message says who holds the lock,
+            or which rights are missing.
     """
-    row_id = new_id(database.clock())
-    texts = dict.fromkeys(("version", "host_name", "mode"), "")
-    texts["name"] = secrets.token_hex(WRITTEN_BYTES // 2)
-    numbers = dict.fromkeys(("pid", "slots", "in_flight", "started_at", "last_seen_at"), 0)
+    try:
+        await _write_everywhere(database)
+    except StorageUnavailable as exc:
+        async with database.read() as connection:
+            words = await connection.run_sync(database.obstacle)
+        if words is None:
+            raise
+        raise StorageUnavailable(f"the database cannot be written: {words}", code=exc.code) from exc
+
+
+@repeated
+async def _write_everywhere(database: Database) -> None:
+    mark = new_id(database.clock())
     async with database.write() as transaction:
-        await transaction.execute(insert(workers).values(id=row_id, **texts, **numbers))
-        await transaction.execute(delete(workers).where(workers.c.id == row_id))
+        await database.limit_locks(transaction, LOCK_SECONDS)
+        for table in metadata.tables.values():
+            row = {each.name: _value(each, mark) for each in table.c if each is not deferred.c.id}
+            marked = next(each for each in table.c if row.get(each.name) == mark)
+            await transaction.execute(insert(table).values(row))
+            await transaction.execute(update(table).where(marked == mark).values({marked.name: marked}))
+            await transaction.execute(delete(table).where(marked == mark))
+
+
+def _value(column: Column[Any], mark: str) -> object:
+    """Return a value that a column may have; bytes need new pages of the database's file, which a full disk has not."""
+    if isinstance(column.type, LargeBinary):
+        return secrets.token_bytes(WRITTEN_BYTES)
+    if isinstance(column.type, String):
+        return STATUSES.get(column, mark[: column.type.length])
+    return 0

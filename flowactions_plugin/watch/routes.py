@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 from litestar import Response, Router, get
-from litestar.di import NamedDependency, Provide
+from litestar.di import NamedDependency
 from litestar.enums import MediaType
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.status_codes import HTTP_503_SERVICE_UNAVAILABLE
 
-from flowactions_plugin.http.openapi import of_one_host
-from flowactions_plugin.http.problems import HANDLERS, NO_STORE
+from flowactions_plugin.http.openapi import OPEN, plugin_router
+from flowactions_plugin.http.problems import NO_STORE
 from flowactions_plugin.watch.readiness import Health
 
 BASE_PATH: Final = "/integrations/health"
 
 
-@get("/live", summary="Whether this process answers", media_type=MediaType.TEXT, security=[])
+@get("/live", summary="Whether this process answers", media_type=MediaType.TEXT, security=[], opt=OPEN)
 async def live() -> Response[str]:
     """Answer ``live``: the event loop of this process is not blocked. An orchestrator restarts a process that does not answer."""
     return Response("live", media_type=MediaType.TEXT, headers=NO_STORE)
@@ -28,6 +28,7 @@ async def live() -> Response[str]:
     summary="Whether this process can work",
     media_type=MediaType.TEXT,
     security=[],
+    opt=OPEN,
     responses={
         HTTP_503_SERVICE_UNAVAILABLE: ResponseSpec(
             data_container=str,
@@ -57,13 +58,5 @@ def health_router(health: Health, *, needs_writes: bool) -> Router:
         health: looks whether it can work.
         needs_writes: whether a process is ready only while the database takes writes.
     """
-    return Router(
-        BASE_PATH,
-        route_handlers=of_one_host(live, ready),
-        dependencies={
-            "health": Provide(lambda: health, sync_to_thread=False),
-            "needs_writes": Provide(lambda: needs_writes, sync_to_thread=False),
-        },
-        exception_handlers=HANDLERS,
-        tags=["Health"],
-    )
+    dependencies = {"health": health, "needs_writes": needs_writes}
+    return plugin_router(BASE_PATH, live, ready, dependencies=dependencies, tags=["Health"])

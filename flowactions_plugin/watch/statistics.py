@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from flowactions_hookspecs import Origin
+from flowactions_hookspecs import Origin, UnsignedTestOrigin
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.outcomes import error_class
@@ -41,6 +41,7 @@ class Counts:
         duration_ms: how long all attempts took.
         succeeded: whether any has succeeded.
         failures_in_row: how many have failed since.
+        failing: where these come from: two of the origins, at least. Tests of drafts are left out.
         last_error: the kind of the last failure; ``None``: there was none.
         last_reason: why in words, as operators read it.
         gone: how many deliveries of each origin the receiver has ended by a 410.
@@ -51,6 +52,7 @@ class Counts:
         self.succeeded = False
         self.last_error: str | None = None
         self.last_reason: str | None = None
+        self.failing: set[Origin] = set()
         self.gone: Counter[Origin | None] = Counter()
 
     @property
@@ -69,10 +71,14 @@ class Counts:
             self.delivered += 1
             self.succeeded = True
             self.failures_in_row = 0
+            self.failing.clear()
         else:
             self.failed += 1
             self.failures_in_row += 1
             self.last_error = error_class(completion)
+            origin = completion.delivery.origin
+            if len(self.failing) < 2 and not isinstance(origin, UnsignedTestOrigin | None):
+                self.failing.add(origin)
             outcome = completion.outcome
             self.last_reason = storable(outcome.error) or answered(outcome.status_code)
             if completion.change.gone:
@@ -83,6 +89,7 @@ class Counts:
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.failures_in_row = later.failures_in_row + (0 if later.succeeded else self.failures_in_row)
+        self.failing = later.failing | (set() if later.succeeded else self.failing)
         self.succeeded = self.succeeded or later.succeeded
         if later.last_error is not None:
             self.last_error, self.last_reason = later.last_error, later.last_reason
@@ -96,10 +103,11 @@ class Tally:
         self._counts: dict[tuple[str, str], Counts] = {}
 
     def record(self, completions: Iterable[Completion]) -> None:
-        """Count outcomes that were written."""
+        """Count outcomes that were written; an end without an attempt is the organization's, and of no destination."""
         counts = self._counts
         for completion in completions:
-            key = (completion.delivery.organization_id, completion.delivery.destination)
+            place = completion.delivery.destination if completion.attempted else EVERY_DESTINATION
+            key = (completion.delivery.organization_id, place)
             found = counts.get(key)
             if found is None:
                 found = counts[key] = Counts()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import BigInteger, Integer, Text, case, func, null, or_, select, update
+import msgspec
+from sqlalchemy import BigInteger, Integer, Text, and_, case, func, null, or_, select, update
 
-from flowactions_hookspecs import DeliveryAlert
+from flowactions_hookspecs import DeliveryAlert, Origin
 from flowactions_plugin.clock import to_utc
 from flowactions_plugin.operators.audit import purged_since
 from flowactions_plugin.queue.rules import GONE_STATUS
@@ -23,6 +24,9 @@ STATISTICS_KEPT_MS: Final = 8 * DAY_MS
 
 FRESH_MS: Final = 60_000
 """For so long, another success of a destination that does not fail is not written."""
+
+SEVERAL: Final = ""
+"""Instead of an origin, where failures in a row have several."""
 
 MOST_FAILURES: Final = 1_000_000_000
 """A count of failures in a row grows no further."""
@@ -80,6 +84,7 @@ async def _add(
             "failures": counts.failures_in_row,
             "error": counts.last_error,
             "reason": counts.last_reason,
+            "origin": _origin_text(counts.failing),
         }
         for (organization, destination), counts in sorted(counted.items())
         if counts.attempts
@@ -149,6 +154,7 @@ def _updating_health(sql: Dialect) -> Any:
         failures=Integer,
         error=Text,
         reason=Text,
+        origin=Text,
     )
     now = sql.now()
     fails = given.c.failures > 0
@@ -164,15 +170,17 @@ def _updating_health(sql: Dialect) -> Any:
         null(),
         now,
         given.c.reason,
+        given.c.origin,
     ).where(given.c.organization.is_not(None))
     names = [
         "organization_id", "destination", "last_success_at", "last_failure_at", "failing_since",
-        "failures_in_row", "last_error", "alerted_at", "updated_at", "last_reason",
+        "failures_in_row", "last_error", "alerted_at", "updated_at", "last_reason", "failing_origin",
     ]  # fmt: skip
     added = sql.insert(destinations).from_select(names, rows)
     new, old = added.excluded, destinations.c
     succeeded = new.last_success_at.is_not(None)
     total = old.failures_in_row + new.failures_in_row
+    begins = and_(new.failing_since.is_not(None), or_(succeeded, old.failing_since.is_(None)))
     return added.on_conflict_do_update(
         index_elements=list(destinations.primary_key),
         set_={
@@ -187,6 +195,15 @@ def _updating_health(sql: Dialect) -> Any:
             "last_error": func.coalesce(new.last_error, old.last_error),
             "last_reason": case((new.last_error.is_not(None), new.last_reason), else_=old.last_reason),
             "updated_at": new.updated_at,
+            "failing_origin": case(
+                (begins, new.failing_origin),
+                (new.failing_origin.is_(None), old.failing_origin),
+                (
+                    func.coalesce(old.failing_origin, new.failing_origin) == new.failing_origin,
+                    new.failing_origin,
+                ),
+                else_=SEVERAL,
+            ),
         },
         where=or_(
             new.last_failure_at.is_not(None),
@@ -202,6 +219,7 @@ def _updating_health(sql: Dialect) -> Any:
         old.failures_in_row,
         old.last_error,
         old.alerted_at,
+        old.failing_origin,
     )
 
 
@@ -217,7 +235,24 @@ def _alert(row: Any) -> DeliveryAlert | None:
         failing_since=to_utc(row.failing_since) if failing else None,
         failures=row.failures_in_row if failing else 0,
         last_error=row.last_error,
+        # A destination that has recovered may fail again by now, for another one.
+        origin=origin_of(row.failing_origin) if failing or row.failing_since is None else None,
     )
+
+
+def _origin_text(origins: set[Origin]) -> str | None:
+    if len(origins) > 1:
+        return SEVERAL
+    return msgspec.json.encode(*origins).decode() if origins else None
+
+
+def origin_of(text: str | None) -> Origin | None:
+    """Return the one origin of a destination's failures; ``None``: there are several, or this release cannot read it."""
+    try:
+        origin: Origin = msgspec.json.decode(text or SEVERAL, type=Origin)
+    except msgspec.MsgspecError:
+        return None
+    return origin
 
 
 def _gone(counted: Mapping[tuple[str, str], Counts]) -> list[DeliveryAlert]:

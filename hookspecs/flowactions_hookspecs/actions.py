@@ -165,7 +165,8 @@ class FlowActions(Editing):
         """
         from flowactions_hookspecs.wrap import Wrapped  # noqa: PLC0415  imports Litestar
 
-        return Wrapped(app, self.route_handlers, self.lifespan if lifespan else None)
+        opens = self.lifespan if lifespan else None
+        return Wrapped(app, self.route_handlers, opens, lambda: self._core.is_open)
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document of the plugins' routes, as JSON values, for hosts that are not Litestar apps."""

@@ -53,6 +53,15 @@ def id_fault(value: object) -> str | None:
     return _text_fault(value)
 
 
+def path_id_fault(value: object) -> str | None:
+    """Return the same of an id of an agent or an experience, which stands in paths of routes."""
+    if fault := id_fault(value):
+        return fault
+    if "/" in str(value) or value in {".", ".."}:
+        return "must not hold a slash, and not be '.' or '..', because it stands in paths"
+    return None
+
+
 def check_optional_id(name: str, value: object) -> None:
     """Check an id that may be ``None``: as a step, the end of the flow."""
     if value is not None:
@@ -122,11 +131,11 @@ def check_webhook(
     _check_type("webhook", webhook, OutboundWebhook, "an OutboundWebhook")
     _check_ids("webhook", webhook, "organization_id")
     check_optional_id("webhook.agent_id", webhook.agent_id)
-    check_optional_id("webhook.idempotency_key", webhook.idempotency_key)
-    if webhook.idempotency_key is not None and len(webhook.idempotency_key) > 200:
-        raise ValueError(
-            f"webhook.idempotency_key must have at most 200 characters, not {len(webhook.idempotency_key)}"
-        )
+    for name in ("idempotency_key", "order_key"):
+        key = getattr(webhook, name)
+        check_optional_id(f"webhook.{name}", key)
+        if key is not None and len(key) > 200:
+            raise ValueError(f"webhook.{name} must have at most 200 characters, not {len(key)}")
     _check_event_type(webhook.event_type)
     for name in ("entity", "url", "method"):
         _check_text(f"webhook.{name}", getattr(webhook, name))
@@ -231,7 +240,8 @@ def _text_fault(value: str) -> str | None:
 
 
 def _check_id(name: str, value: object) -> None:
-    if (fault := id_fault(value)) is not None:
+    is_in_paths = name.endswith(("agent_id", "experience_id"))
+    if (fault := (path_id_fault if is_in_paths else id_fault)(value)) is not None:
         raise (ValueError if isinstance(value, str) else TypeError)(f"{name} {fault}")
 
 

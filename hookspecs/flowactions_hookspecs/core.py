@@ -59,7 +59,7 @@ class Core:
             )
         self.prefix = prefix
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._is_open = False
+        self.is_open = False
         self._calls: set[Future[Any]] = set()
         self.states: dict[object, object] = {}
         self._route_handlers: Sequence[ControllerRouterHandler] | None = None
@@ -111,9 +111,9 @@ class Core:
     @asynccontextmanager
     async def lifespan(self, *, tasks: bool) -> AsyncIterator[None]:
         """Open the plugins' lifespans and run their background tasks until the context is left."""
-        if self._is_open:
+        if self.is_open:
             raise AlreadyStarted
-        self._is_open = True
+        self.is_open = True
         try:
             async with AsyncExitStack() as stack:
                 for plugin, factory in self._lifespans:
@@ -128,7 +128,7 @@ class Core:
                 yield
         finally:
             self._loop = None
-            self._is_open = False
+            self.is_open = False
 
     def _close(self) -> None:
         self._loop = None

@@ -12,6 +12,7 @@ FlowActionsError
 ├── AgentNotFound       a draft names an agent that the organization does not have; also a ValueError
 ├── NotQueued           a webhook could not be enqueued, because the database failed
 ├── OriginGone          raised by a host: the action of a delivery no longer exists
+│   └── OriginUnknown   raised by the default `Host.signing_secret`, which did not find it
 └── QuestionRequired    raised by a host: the trigger belongs to a survey question, and the call names none
 
 HostWarning, a UserWarning, reports a probable mistake in a host.
@@ -46,7 +47,7 @@ class StartFailed(FlowActionsError):
 
 
 class NotStarted(FlowActionsError):
-    """The lifespan is not running: enter `actions.lifespan()` before the first request is served."""
+    """The lifespan is not running: enter `actions.lifespan()`, or serve the wrapped app by a server that sends a lifespan."""
 
 
 class AlreadyStarted(FlowActionsError):
@@ -71,6 +72,10 @@ class NotQueued(FlowActionsError):
 
 class OriginGone(FlowActionsError):
     """The action that enqueued this delivery no longer exists."""
+
+
+class OriginUnknown(OriginGone):
+    """The host does not know the node or action of this delivery."""
 
 
 class QuestionRequired(FlowActionsError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from msgspec import field
 
 from flowactions_hookspecs.base import AsyncConnection, AsyncEngine, ContractStruct
-from flowactions_hookspecs.errors import OriginGone
+from flowactions_hookspecs.errors import OriginUnknown
 from flowactions_hookspecs.logic import LogicAction
 from flowactions_hookspecs.nodes import Advanced, Node, Walk
 from flowactions_hookspecs.origins import FlowNodeOrigin, LogicActionOrigin, LogicActionRef, Origin
@@ -146,7 +146,8 @@ class Host(ABC):
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         """Required. Return a node as its flow has it now, secret fields included; ``None``: the organization has no such node.
 
-        Its ``webhookSecret`` signs the node's webhooks, and its URL decides whether a test is signed.
+        Its ``webhookSecret`` signs the node's webhooks, and its URL decides whether a test is signed. After ``None``, a
+        delivery of the node waits, without an attempt. It is ``dead`` when four questions, a minute apart, had that answer.
         """
 
     async def signing_secret(self, origin: Origin) -> str | None:
@@ -156,7 +157,8 @@ class Host(ABC):
         `logic_action` returns. Override it if you keep secrets elsewhere, or to send webhooks of your own (`HostOrigin`).
 
         Raises:
-            OriginGone: the action no longer exists; the delivery ends ``dead`` with that reason.
+            OriginGone: the action no longer exists; the delivery ends ``dead`` at once, with that reason. If the default
+                raises it, the delivery waits and asks again, as `node` says.
         """
         if isinstance(origin, LogicActionOrigin):
             action = await self.logic_action(origin.ref)
@@ -168,7 +170,7 @@ class Host(ABC):
                 # A node reads a secret that is not text as none, and says so to its author.
                 secret = node.config.get("webhookSecret")
                 return secret if isinstance(secret, str) else None
-        raise OriginGone
+        raise OriginUnknown
 
     async def api_principal(self, request: Request) -> ApiPrincipal | None:
         """Return the customer backend of a request, by its access token (§5.1). Without it, routes for backends answer 401."""
@@ -182,6 +184,8 @@ class Host(ABC):
 
     async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
         """Return a logic action (§2.8). ``None``, or a host without this method: the action does not exist; the answer is a 400.
+
+        After ``None``, deliveries of the action wait and end as those of a node.
 
         Raises:
             QuestionRequired: the trigger is a survey question's and ``ref`` names no question.

@@ -25,12 +25,21 @@ class Firing(ContractStruct, frozen=True, kw_only=True):
 
 
 class LogicAction(ContractStruct, frozen=True, kw_only=True):
-    """A webhook action as it is configured in the host (§2.8). The repr shows only URL and method."""
+    """A webhook action as it is configured in the host (§2.8). The repr shows only URL and method.
+
+    Args:
+        url: the destination.
+        method: the name of an HTTP method.
+        headers: custom headers.
+        secret: the signing secret; ``None``: unsigned.
+        order_key: as of `OutboundWebhook`.
+    """
 
     url: str
     method: str = "POST"
     headers: Sequence[Header] = ()
     secret: str | None = None
+    order_key: str | None = None
 
     def __repr__(self) -> str:
         return f"LogicAction(url={self.url!r}, method={self.method!r}, …)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from flowactions_hookspecs.host import Host
 from flowactions_hookspecs.logic import LogicActionType
@@ -22,11 +22,11 @@ from flowactions_hookspecs.tasks import BackgroundTask
 
 if TYPE_CHECKING:
     from litestar.types import ControllerRouterHandler
-
-    from flowactions_hookspecs.actions import FlowActions
 else:
-    # actions.py imports this module, and the contract imports no web framework.
-    ControllerRouterHandler = FlowActions = Any
+    ControllerRouterHandler = Any  # the contract imports no web framework
+
+FlowActions: TypeAlias = Any
+"""`flowactions_hookspecs.FlowActions`, whose module finds the plugins by these hooks, and so is not imported here."""
 
 
 @hookspec

@@ -40,6 +40,9 @@ class OutboundWebhook(ContractStruct, frozen=True, kw_only=True):
         max_attempts: 1 to 10. ``None``: 5, or as many as the operator's retry schedule has.
         idempotency_key: 1 to 200 characters, unique per organization and caller (the host, or the plugin) within the
             dedupe window.
+        order_key: 1 to 200 characters, what the order is about, for example a user. Webhooks of the same organization,
+            endpoint (scheme, host, port and path) and key are sent one after another, in the order of writing. Each waits
+            until the one before was delivered or given up. ``None``: it waits for no other.
     """
 
     organization_id: str
@@ -53,6 +56,7 @@ class OutboundWebhook(ContractStruct, frozen=True, kw_only=True):
     body: bytes | None = None
     max_attempts: int | None = None
     idempotency_key: str | None = None
+    order_key: str | None = None
 
     def __repr__(self) -> str:
         return f"OutboundWebhook(event_type={self.event_type!r}, entity={self.entity!r}, …)"
@@ -119,7 +123,8 @@ class DeliveryAlert(ContractStruct, frozen=True, kw_only=True):
         failures: for ``failing`` and ``paused``: failures in a row; for ``gone``: deliveries that ended; else
             0.
         last_error: the kind of the last failure, for example ``http_5xx`` or ``timeout``.
-        origin: for ``gone``: the origin of these deliveries; else ``None``.
+        origin: for ``gone``: the origin of these deliveries. Else the origin of the failures in a row, a `FlowNodeOrigin` for
+            example; ``None`` if they have several, and for ``probed``. Tests of drafts are left out.
     """
 
     organization_id: str

@@ -21,11 +21,18 @@ from flowactions_hookspecs.wrapped_lifespan import WrappedLifespan
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""Of any framework: each has types of its own for the arguments."""
 
 log = logging.getLogger("flowactions")
 
 _HOST_APP: Final = "flowactions.host_app"
+
+NO_LIFESPAN: Final = (
+    "The server sends the wrapped app no lifespan, so the plugins are not started: calls raise NotStarted, and their routes "
+    "answer 503. Use a server that sends it (Uvicorn without --lifespan off, Hypercorn, Granian; not Daphne). If the app is "
+    "mounted in another one, enter actions.lifespan() in that one's lifespan, and wrap with lifespan=False."
+)
 
 
 class Wrapped:
@@ -41,9 +48,15 @@ class Wrapped:
         app: ASGIApp,
         route_handlers: Sequence[ControllerRouterHandler],
         lifespan: Callable[[], AbstractAsyncContextManager[None]] | None,
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Build the plugins' routes around an app; without a ``lifespan``, its messages are passed on unchanged."""
+        """Build the plugins' routes around an app; without a ``lifespan``, its messages are passed on unchanged.
+
+        ``is_open`` tells whether the lifespan is open; a host may have entered it itself.
+        """
         self._app = app
+        self._is_open = is_open
+        self._looked = lifespan is None
         plugins = Litestar(
             route_handlers=list(route_handlers),
             middleware=[_keep_host_app],
@@ -58,6 +71,8 @@ class Wrapped:
         """Serve one connection, or the lifespan."""
         kind = scope["type"]
         if kind == "http":
+            if not self._looked:
+                self._look_for_a_lifespan()
             own = self._own_scope(scope)
             if own is not None:
                 await self._plugins(own, receive, send)
@@ -66,6 +81,12 @@ class Wrapped:
             await WrappedLifespan(self._app, self._lifespan, receive, send).run(scope)
             return
         await self._app(scope, receive, send)
+
+    def _look_for_a_lifespan(self) -> None:
+        """Log once, at the first request, if the server has sent no lifespan and nobody has entered it."""
+        self._looked = True
+        if not self._is_open():
+            log.error("%s", NO_LIFESPAN, extra={"event": "wrap.no_lifespan_sent"})
 
     def _own_scope(self, scope: Scope) -> Scope | None:
         """Return the scope for the plugins' app; ``None``: the request is not theirs.

@@ -1,6 +1,7 @@
 """How fast one worker process delivers, beside what its transport can do without a queue.
 
-    python -m tests.benchmarks.deliver [--database sqlite|postgres] [--rows 20000] [--destinations 10] [--json]
+    python -m tests.benchmarks.deliver [--database sqlite|postgres] [--rows 20000 60000] [--destinations 10]
+        [--server BIN|URL] [--json]
     python -m tests.benchmarks.deliver --against REVISION [--rounds 5] [--loop asyncio|uvloop] [--workers 1]
         [--tls] …
     python -m tests.benchmarks.deliver --destinations 1 10 [--rounds 5] [--loop asyncio|uvloop] …
@@ -25,6 +26,9 @@ With ``--against``, queues are drained by this tree and by a revision that Git k
 
 With two numbers of destinations, the same workers drain queues to the first few of them and to all, in turns: the same
 figures, of all as ``of_10_…``, and the ratios of the few to all, ``one_to_ten`` (the rate's, after the numbers) among them.
+
+Of several numbers of rows, all is measured with the first; the figures of the others' drains follow as ``rows_60000_…``. ``--server``
+takes the folder of another PostgreSQL's programs, such as ``/usr/lib/postgresql/15/bin``, or the URL of one that runs here.
 
 Each drain begins with rows that are due a millisecond apart, and on PostgreSQL with a vacuumed and analyzed table (`comparison`).
 
@@ -121,7 +125,8 @@ def alone(options: argparse.Namespace, load: Load) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and print."""
-    parser = a_parser(__doc__, one_database=True, rows=20_000)
+    parser = a_parser(__doc__, one_database=True)
+    parser.add_argument("--rows", type=int, nargs="+", default=[20_000, 60_000], help="default: 20000 60000")
     parser.add_argument("--destinations", type=int, nargs="+", default=[10], help="1 10: one against ten")
     parser.add_argument("--concurrency", type=int, default=100, help="deliveries in flight (default: 100)")
     parser.add_argument("--rate", type=float, default=200, help="webhooks a second for the latency")
@@ -151,7 +156,7 @@ def main() -> None:
         options.seconds = 5 if options.against else 15
     found: dict[str, Any] = {
         "database": options.database,
-        "rows": options.rows,
+        "rows": options.rows if len(options.rows) > 1 else options.rows[0],
         "destinations": few if few == many else [few, many],
         "concurrency": options.concurrency,
         "machine": machine(),
@@ -162,19 +167,27 @@ def main() -> None:
     settings = {"FLOWACTIONS_CONCURRENCY": str(options.concurrency)}
     load = Load(
         options.database,
-        options.rows,
+        options.rows[0],
         many,
         options.workers,
         settings,
         tls=options.tls,
         paths=options.paths,
     )
-    if options.against:
-        found |= against(options, load)
-    elif few != many:
-        found |= compare_destinations(this_tree(options.loop), load, few, options.rounds)
-    else:
-        found |= alone(options, load)
+    for number in options.rows:
+        if options.against:
+            each = against(options, load._replace(rows=number))
+        elif few != many:
+            each = compare_destinations(
+                this_tree(options.loop), load._replace(rows=number), few, options.rounds
+            )
+        else:
+            each = alone(options, load._replace(rows=number))
+        # Drains alone differ by it.
+        options.seconds = 0
+        found |= (
+            each if number == load.rows else {f"rows_{number}_{name}": value for name, value in each.items()}
+        )
     show(found, as_json=options.json)
 
 

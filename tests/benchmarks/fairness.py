@@ -1,7 +1,7 @@
 """What one organization's backlog costs another: the time from enqueue to arrival beside it, and alone.
 
     python -m tests.benchmarks.fairness [--database sqlite postgres] [--rows 20000] [--destinations 100] [--rate 50]
-        [--seconds 10] [--rounds 3] [--host-worker off own] [--json]
+        [--seconds 10] [--rounds 3] [--host-worker off own] [--server BIN|URL] [--json]
 
 One organization has so many due rows over so many destinations (a million over a thousand: ``--rows 1000000
 --destinations 1000``); another enqueues at a steady rate, and its arrivals are timed. A worker process delivers; with ``--host-worker own`` the

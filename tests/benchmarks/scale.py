@@ -1,6 +1,6 @@
 """What more worker processes bring on one PostgreSQL.
 
-python -m tests.benchmarks.scale [--workers 1 2 4] [--rows 20000] [--destinations 50] [--json]
+python -m tests.benchmarks.scale [--workers 1 2 4] [--rows 20000] [--destinations 50] [--server BIN|URL] [--json]
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from tests.benchmarks.field import a_database, a_receiver, drain, fill, machine, show
+from tests.benchmarks.field import a_database, a_receiver, add_server, drain, fill, machine, show
 
 
 def main() -> None:
@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--destinations", type=int, default=50)
     parser.add_argument("--json", action="store_true")
+    add_server(parser)
     options = parser.parse_args()
     found: dict[str, object] = {
         "rows": options.rows,

@@ -55,11 +55,6 @@ DOCS: dict[str, tuple[str, int, Scheme]] = {
     "operator-inbound-1280-light": ("inbound", 1280, "light"),
     "operator-resend-1280-light": ("resend-one", 1280, "light"),
     "editor": ("editor", 1280, "light"),
-    "editor-conflict": ("editor-conflict", 1280, "light"),
-    "editor-mistake": ("editor-mistake", 1280, "light"),
-    "editor-phone-dark": ("editor", 390, "dark"),
-    "editor-preview": ("editor-test", 1280, "light"),
-    "run": ("run", 1280, "light"),
 }
 """The pictures of the docs, by their file names: which page they show, how wide and in which scheme."""
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Table, insert, text
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.queue.claims import token_prefix
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.storage import schema
@@ -317,24 +318,24 @@ def _inbound_requests(now: int, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _actions(now: int, kinds: int, more: int) -> Iterator[dict[str, Any]]:
-    """Give bulk actions of so many kinds, the latest of which stopped by itself, and more that are done."""
+    """Give bulk actions of so many kinds, the latest of which was stopped, and more that are done."""
     states = (
-        ("retry", "stopped", "4 of 10 first attempts failed in a canary of 10 rows", 50.0, 10),
-        ("retry", "done", None, None, 0),
-        ("cancel", "done", None, None, 0),
-        ("retry", "done", None, 20.0, 0),
-        ("delete", "done", None, None, 0),
-        ("resend", "stopped", "stopped by Ada", None, 0),
+        ("retry", "stopped", "stopped by Ada", 50.0),
+        ("retry", "done", None, None),
+        ("cancel", "done", None, None),
+        ("retry", "done", None, 20.0),
+        ("delete", "done", None, None),
+        ("resend", "stopped", "stopped by Ada", None),
     )
     for number in range(kinds + more):
-        kind, state, why, rate, canary = states[number if number < kinds else 1]
+        kind, state, why, rate = states[number if number < kinds else 1]
         at = now - 600_000 - number * 900_000
         name, shown, role = PEOPLE[number % len(PEOPLE)]
         yield {
             "id": new_id(at / 1000),
             "kind": kind,
             "organization_id": ("acme", "")[number % 2],
-            "filter": json.dumps({"status": "dead", "destination": DESTINATIONS[number % 4]}),
+            "filter": str(Filter.of(status="dead", destination=DESTINATIONS[number % 4])),
             "as_of": at,
             "counted": 1200 + number,
             "actor_id": name,
@@ -343,11 +344,9 @@ def _actions(now: int, kinds: int, more: int) -> Iterator[dict[str, Any]]:
             "reason": REASONS[number % len(REASONS)],
             "reset_attempts": 0,
             "rate": rate,
-            "canary": canary,
             "state": state,
             "state_reason": why,
             "created_at": at,
-            "starts_at": at + 15_000,
             "finished_at": at + 90_000,
             "done": 10 if state == "stopped" else 1200 + number,
             "paced_done": 0,
@@ -374,7 +373,7 @@ def _audit(now: int, count: int, deliveries: Sequence[str]) -> Iterator[dict[str
             "action": action,
             "delivery_id": delivery,
             "destination": DESTINATIONS[number % 4] if paused else None,
-            "filter": None if delivery or paused else '{"status": "dead", "error_class": "http_5xx"}',
+            "filter": None if delivery or paused else "status:dead error:http_5xx",
             "reason": REASONS[number % len(REASONS)],
             "number": 1 if delivery else 37 * number % 5000,
         }

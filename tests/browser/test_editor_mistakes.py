@@ -45,7 +45,6 @@ URLS = [
     Mistake(f"{FINE}/{{{{userId}}}}", "{{userId}} is not substituted here", "{{userId}}"),
 ]
 BODIES = [
-    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: This object has the name "a" twice', '"a"'),
     Mistake('{\n  "a": 1,\n  "b": ,\n  "c": 2\n}', "line 3, column 8", ","),
     Mistake('{"a": "x}', "line 1, column 7", '"x}'),
     Mistake('{"a": {{name}}}', "{{name}} is not a variable", "{{name}}"),
@@ -58,12 +57,10 @@ KEYS = [
 ]
 VALUES = [
     Mistake("{{name}}", "{{name}} is not a variable", "{{name}}"),
-    Mistake("Bearer 0123456789abcdef", "looks like a token", "0123456789abcdef"),
 ]
 TEXTS = [
     Mistake(" ", "The message is empty"),
     Mistake("Hello\nby {content}", "{content} is not a variable: write {{content}}"),
-    Mistake("**Hello**, @channel", "write *text*"),
 ]
 CHANNELS = [
     Mistake("C0FOREIGN", "The channel does not exist"),
@@ -186,11 +183,7 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     )  # nothing is told of what nobody has filled in yet
     await page.click("#field-webhookHeaders-add")
     await write(page, VALUE, "1")
-    secrets = [
-        Mistake("s" * 9 + " " + "s" * 9, "contains a space, a line break"),
-        Mistake('"s"', "with a quote"),
-        Mistake("s", "fewer than 16"),
-    ]
+    secrets = [Mistake("{{userId}}" + "s" * 9, "is not substituted here")]
     await try_all(page, {URL: URLS, BODY: BODIES, KEY: KEYS, SECRET: secrets})
     await write(page, KEY, "x-a")
     await try_all(page, {METHOD: METHODS, VALUE: VALUES})
@@ -199,9 +192,9 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     await expect(page.locator("#field-webhookBody-error")).to_contain_text("GET is sent without a body")
     await page.select_option("#field-webhookMethod", "POST")
     await page.click("#field-webhookHeaders-add")
-    await page.fill("#field-webhookHeaders-1-key", "X-A")
+    await page.fill("#field-webhookHeaders-1-key", "Host")
     await expect(page.locator("#field-webhookHeaders-1-key-error")).to_have_text(
-        "This header is listed twice. Remove one."
+        "We set Host. Your value is ignored."
     )
     await page.locator(".entry").last.get_by_role("button").click()
     await write(page, BODY, '{\n  "order": {{content}},\n  "user": {{userId}\n}')

@@ -74,7 +74,7 @@ class Site:
 
     async def send_again(self) -> str:
         """Send a delivered webhook again, three times, and give its id."""
-        found = await self.queue.queries.deliveries(Scope(), Filter(status="delivered"), None, 1)
+        found = await self.queue.queries.deliveries(Scope(), Filter.of(status="delivered"), None, 1)
         who = Actor("olive", "Olive", "operator")
         for _ in range(3):
             assert await send_one_again(self.queue.database, found.rows[0].id, Scope(), who) is not None
@@ -203,11 +203,11 @@ async def test_everything_works_without_javascript(page: Page, site: Site) -> No
     assert page.context.browser is not None
     context = await page.context.browser.new_context(java_script_enabled=False)
     bare = await context.new_page()
-    await bare.goto(f"{site.root}/deliveries?status=dead&from=2026-03-01%2014:00")
+    await bare.goto(f"{site.root}/deliveries?status=dead&since=2026-03-01%2014:00")
     await expect(bare.locator("time").first).to_contain_text("UTC")
     await expect(bare.locator(".zone")).to_have_text("Times: UTC")
-    await expect(bare.locator("label[for=f-from]")).to_have_text("Enqueued from (UTC)")
-    await expect(bare.locator("#f-from")).to_have_value("2026-03-01T14:00:00.000Z")
+    await expect(bare.locator("label[for=f-since]")).to_have_text("Enqueued from (UTC)")
+    await expect(bare.locator("#f-since")).to_have_value("2026-03-01T14:00:00.000Z")
     for number in range(2):
         await bare.locator("[data-rows] input").nth(number).check()
     await bare.click("button[value=retry]")
@@ -273,16 +273,17 @@ async def test_a_time_means_the_same_in_every_zone(page: Page, site: Site) -> No
     await berlin.goto(f"{site.root}/deliveries")
     await expect(berlin.locator(".zone")).to_have_text(re.compile(r"Times: Europe/Berlin \(UTC\+0[12]:00\)"))
     await berlin.click(".filters summary")
-    await expect(berlin.locator("label[for=f-from]")).to_have_text("Enqueued from (Europe/Berlin)")
+    await expect(berlin.locator("label[for=f-since]")).to_have_text("Enqueued from (Europe/Berlin)")
     await berlin.get_by_role("button", name="Pick: Enqueued before").click()
     await berlin.get_by_label("Date and time: Enqueued before").fill("2026-07-01T14:30:00")
-    sent = await search(berlin, **{"from": "2026-03-01 14:00"})
-    times = {"from": "2026-03-01T14:00:00+01:00", "before": "2026-07-01T14:30:00+02:00"}
+    sent = await search(berlin, since="2026-03-01 14:00")
+    times = {"since": "2026-03-01T14:00:00+01:00", "before": "2026-07-01T14:30:00+02:00"}
     assert {name: sent[name] for name in times} == {name: [value] for name, value in times.items()}
     await expect(berlin.locator("#f-before")).to_have_value("2026-07-01 14:30:00")
     await york.goto(berlin.url)
-    await expect(york.locator("#f-from")).to_have_value("2026-03-01 08:00:00")
+    await expect(york.locator("#f-since")).to_have_value("2026-03-01 08:00:00")
     await expect(york.locator("#f-before")).to_have_value("2026-07-01 08:30:00")
+    await york.click(".filters summary")
     again = await search(york)
     assert [datetime.fromisoformat(again[name][0]) for name in times] == [
         datetime.fromisoformat(value) for value in times.values()
@@ -306,14 +307,14 @@ async def test_words_for_times_are_of_the_readers_day(page: Page, site: Site) ->
     ):
         await berlin.goto(f"{site.root}/deliveries")
         await berlin.click(".filters summary")
-        assert (await search(berlin, **{"from": text}))["from"] == [sent], text
+        assert (await search(berlin, since=text))["since"] == [sent], text
 
 
 async def test_a_bulk_action_shows_its_window_in_the_readers_zone_and_in_utc(page: Page, site: Site) -> None:
     """In the preview, on its own page, in the list and in the audit."""
     berlin = await in_zone(page, "Europe/Berlin")
-    await berlin.goto(f"{site.root}/actions/new?kind=retry&from=2026-03-01T14:00:00%2B01:00&before=1s")
-    shown = berlin.locator(".chips li", has_text="from")
+    await berlin.goto(f"{site.root}/actions/new?kind=retry&since=2026-03-01T14:00:00%2B01:00&before=1s")
+    shown = berlin.locator(".chips li", has_text="since")
     await expect(shown).to_contain_text("14:00:00")
     await expect(shown).to_contain_text("2026-03-01 13:00:00 UTC")
     await berlin.click("button.primary")
@@ -321,3 +322,60 @@ async def test_a_bulk_action_shows_its_window_in_the_readers_zone_and_in_utc(pag
         if path:
             await berlin.goto(site.root + path)
         await expect(berlin.locator(".chips li", has_text="13:00:00 UTC").first).to_contain_text("14:00:00")
+
+
+LOOKS = """() => {
+  const look = (element) => {
+    const { color, backgroundColor, borderTopColor, opacity, cursor } = getComputedStyle(element);
+    return { color, backgroundColor, borderTopColor, opacity: Number(opacity), cursor };
+  };
+  const looks = {};
+  for (const kind of ["select", "textarea"]) document.querySelector("main").append(document.createElement(kind));
+  for (const element of document.querySelectorAll("button, .button, input:not([type=hidden]), select, textarea")) {
+    const own = `${element.localName}${element.type ?? ""}.${element.className}`;
+    const [on, off] = [element.cloneNode(true), element.cloneNode(true)];
+    [on.disabled, off.disabled] = [false, true];
+    if (element.localName === "a") off.setAttribute("aria-disabled", "true");
+    element.after(on, off);
+    looks[own] = [look(on), look(off)];
+    on.remove();
+    off.remove();
+  }
+  return looks;
+}"""
+
+
+async def test_what_is_disabled_looks_so(page: Page, site: Site) -> None:
+    """Each kind of button, field, and link that looks like a button, light and dark; also below the pointer."""
+    pages = operator_pages(site.ids, site.action)
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        kinds: dict[str, list[dict[str, Any]]] = {}
+        for name in ("deliveries", "destinations", "preview", "dead", "action"):
+            await page.goto(site.root + pages[name])
+            kinds |= await page.evaluate(LOOKS)
+        assert {each.rpartition(".")[2] for each in kinds} >= {"", "primary", "danger", "quiet", "button"}
+        assert {each.partition(".")[0] for each in kinds} >= {
+            "buttonsubmit",
+            "inputcheckbox",
+            "inputtext",
+            "selectselect-one",
+            "a",
+        }
+        for kind, (on, off) in kinds.items():
+            assert (on["opacity"], off["cursor"]) == (1, "not-allowed"), (scheme, kind)
+            assert off["opacity"] <= 0.7, (scheme, kind)
+            assert {off["color"], off["backgroundColor"]} != {on["color"], on["backgroundColor"]}, (
+                scheme,
+                kind,
+            )
+        await page.goto(site.root + pages["deliveries"])
+        button = page.locator(".bulk button").first
+        await expect(button).to_be_disabled()
+        look = "(element) => { const style = getComputedStyle(element); return [style.backgroundColor, style.opacity]; }"
+        before = await button.evaluate(look)
+        await button.hover(force=True)
+        assert await button.evaluate(look) == before
+        await page.locator("td.check input").first.check()
+        await expect(button).to_be_enabled()
+        assert await button.evaluate(look) != before

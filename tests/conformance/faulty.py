@@ -307,6 +307,7 @@ ALTERED = [
     # What authors see and save
     driver("fixed-palette", "The editor offers a fixed list of node types.", 'data: list[dict[str, Any]] = answer.raise_for_status().json()["data"]', 'data = [each for each in answer.json()["data"] if each["name"] in {"webhook", "chat_message"}]'),
     driver("own-preview", "The preview shows the config beside what the plugin gave, secrets included.", 'data: dict[str, Any] = answer.raise_for_status().json()["data"]', 'data = {**answer.json()["data"], "config": node.config}'),
+    Fault("slash-in-an-id", "The ids of experiences hold a slash.", (("testing.py", "id=experience.id,", 'id=f"{experience.id}/1",'), ("testing.py", "        return {}\n", '        return {each.id: f"{each.id}/1" for each in world.experiences}\n'))),
     driver("ids-made-anew", "Saving a flow makes its nodes anew.", "stored = msgspec.to_builtins(_stored(flow))", 'stored = msgspec.to_builtins(_stored(flow))\n        for each in stored["items"]:\n            each["id"] += uuid.uuid4().hex if each["kind"] == "action" else ""'),
     store("position-is-a-number", "The position of a run is a number, and counts in the newest version of its flow.", "return None if row is None else _run(row)", 'return row and replace(_run(row), flow=await self.flow(row["flow_id"]))'),
     store("global-cache", "Flows are cached in a dictionary that all hosts of the process share.", "row = await self.one(flows, id=flow_id)", "row = FLOWS.get(flow_id) or await self.one(flows, id=flow_id)\n        FLOWS[flow_id] = row"),

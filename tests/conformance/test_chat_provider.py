@@ -451,7 +451,7 @@ def test_events_are_signed_as_published() -> None:
 
 
 async def test_a_limited_workspace_refuses_what_is_too_much(run: Running) -> None:
-    """A list's limit is for the workspace, a message's for its channel; after the announced time, calls succeed again."""
+    """A list's limit is for the workspace; after the announced time, calls succeed again."""
     now = [1_700_000_000.0]
     run.provider.state.clock = lambda: now[0]
     run.provider.state.workspaces[0].limited = True
@@ -464,9 +464,36 @@ async def test_a_limited_workspace_refuses_what_is_too_much(run: Running) -> Non
     answer = error.value.response
     assert (answer.status_code, answer["error"], answer.headers["retry-after"]) == (429, "ratelimited", "60")
     assert (await client.users_conversations())["ok"]
-    for _ in range(5):
-        await client.chat_postMessage(channel="C0GENERAL", text="hi")
-    assert (await refused(client.chat_postMessage(channel="C0GENERAL", text="hi")))["error"] == "ratelimited"
-    assert (await client.chat_postMessage(channel="C00ORDERS", text="hi"))["ok"]
     now[0] += 60
     assert (await client.users_list())["ok"]
+
+
+async def test_a_channel_takes_a_message_a_second_and_bursts_of_five(run: Running) -> None:
+    """In a limited workspace, and each channel for itself; whoever was refused waits for a second."""
+    now = [1_700_000_000.25]
+    run.provider.state.clock = lambda: now[0]
+    client = run.client()
+
+    async def taken(channel: str = "C0GENERAL") -> int:
+        """Post until it is refused, ten times at the most."""
+        for number in range(10):
+            try:
+                await client.chat_postMessage(channel=channel, text="hi")
+            except SlackApiError as error:
+                answer = error.response
+                assert (answer.status_code, answer["error"]) == (429, "ratelimited")
+                assert answer.headers["retry-after"] == "1"
+                return number
+        return 10
+
+    assert await taken() == 10
+    run.provider.state.workspaces[0].limited = True
+    assert [await taken(), await taken("C00ORDERS"), await taken()] == [5, 5, 0]
+    now[0] += 0.5
+    assert await taken() == 0
+    now[0] += 0.5
+    assert await taken() == 1
+    now[0] += 3.25
+    assert await taken() == 3
+    now[0] += 3600
+    assert await taken() == 5

@@ -47,11 +47,7 @@ async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path) -> Non
     server, *_ = [each.text for each in blocks_of(GUIDE) if "langgraph-cli" in each.text]
     install, start = server.splitlines()
     programs = shared([*pip_lines(blocks_of(GUIDE)), install], store) / "bin"
-    for block in blocks_of(GUIDE):
-        if block.language in {"python", "json"}:
-            (tmp_path / block.words[0]).write_text(block.text)
-    (tmp_path / "glue.py").write_text(files_of("langgraph")["glue.py"])
-    (tmp_path / "secret").write_text("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
+    write_modules(tmp_path)
     with listen() as listener:
         port = str(listener.getsockname()[1])
     process = await asyncio.create_subprocess_exec(
@@ -78,6 +74,27 @@ async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path) -> Non
         ("ordered", {"user": "grace", "said": "Hello"}),
         ("answered", {"user": "grace", "said": "Well"}),
     ]
+
+
+@pytest.mark.ci
+def test_a_second_flow_is_a_flow_of_its_own(tmp_path: Path, store: Path) -> None:
+    """As the guide says: its nodes are found by organization and flow, and no route answers a run of the other flow."""
+    write_modules(tmp_path)
+    done = run(python_of("langgraph", store), f"{HOSTS}.langgraph.two_flows", within=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "found": {"acme/welcome": True, "acme/refund": True, "globex/refund": False, "acme/removed": False},
+        "tried": {"other": 404, "encoded": 404, "parent": 404, "own": 200},
+    }
+
+
+def write_modules(folder: Path) -> None:
+    """Write the modules of LangGraph's guide."""
+    for block in blocks_of(GUIDE):
+        if block.language in {"python", "json"}:
+            (folder / block.words[0]).write_text(block.text)
+    (folder / "glue.py").write_text(files_of("langgraph")["glue.py"])
+    (folder / "secret").write_text("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
 
 
 async def answers(client: httpx.AsyncClient) -> bool:

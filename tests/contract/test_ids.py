@@ -64,7 +64,25 @@ NO_IDS: list[tuple[Any, type[Exception]]] = [
     (b"id", TypeError),
     (["id"], TypeError),
 ]
-IDS_OF_ANY_FORM = ["x" * 255, "😀" * 255, "a/b", " ", '"', "\u202e", "日本", "\n"]
+IDS_OF_ANY_FORM = [
+    "x" * 255,
+    "😀" * 255,
+    " ",
+    '"',
+    "\u202e",
+    "日本",
+    "\n",
+    "50%",
+    "a%2Fb",
+    "a?b",
+    "a#b",
+    "a;b",
+    "..a",
+    "a\\b",
+    "{a}",
+]
+NOT_IN_PATHS = ["a/b", "/", ".", ".."]
+IN_PATHS = ("agent_id", "experience_id")
 
 
 @pytest.fixture
@@ -102,6 +120,20 @@ async def test_any_other_text_is_an_id(actions: FlowActions) -> None:
             result = await call(actions, value)
             if name != "node.type":
                 assert getattr(result, "status", "queued") in {"queued", "recorded"}, (name, value)
+
+
+async def test_ids_of_agents_and_experiences_stand_in_paths(actions: FlowActions) -> None:
+    """A slash, `.` and `..` cannot: servers decode a path before they route it. Other ids may have them."""
+    for name, call in IDS.items():
+        for value in NOT_IN_PATHS:
+            if name.endswith(IN_PATHS):
+                with pytest.raises(ValueError, match="id must not hold a slash"):
+                    await call(actions, value)
+            else:
+                await call(actions, value)
+    draft = NodeDraft(organization_id="acme", agent_id="a/b", node=A_NODE)
+    with pytest.raises(ValueError, match=r"draft\.agent_id must not hold a slash"):
+        await actions.check(draft)
 
 
 @pytest.mark.parametrize("call", ["preview", "test"])

@@ -94,11 +94,10 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
             GONE if field.receiver.requests[-1].header("x-service-webhook-id").endswith("7") else OK
         )
         actions = Operations(database)
-        preview = await actions.preview(Scope(None), "retry", Filter(organization_id="acme"))
-        assert preview.chosen.count == rows
-        action = await actions.change(
-            Scope(None), preview.chosen, OPERATOR, "receiver is back", rate=rate, delay_seconds=0
-        )
+        preview = await actions.preview(Scope(None), "retry", Filter.of(organization="acme"))
+        assert preview.count == rows
+        action = await actions.change(Scope(None), preview.chosen, OPERATOR, "receiver is back", rate=rate)
+        assert action is not None
         may_repeat: Counter[str] = Counter()
         for kill in ("acting:2", "acted:2", ""):
             process = await field.start(kill, host=HOST)
@@ -132,10 +131,9 @@ async def test_a_resend_that_is_killed_sends_each_row_again_once(field: Field) -
         await put_dead(field, database, 1200)
         await field.run("UPDATE flowactions_outbox SET status = 'delivered', error_class = NULL")
         actions = Operations(database)
-        preview = await actions.preview(Scope(None), "resend", Filter(organization_id="acme", created_from=1))
-        action = await actions.change(
-            Scope(None), preview.chosen, OPERATOR, "they lost it", rate=3000.0, delay_seconds=0
-        )
+        preview = await actions.preview(Scope(None), "resend", Filter.of(organization="acme", since=1))
+        action = await actions.change(Scope(None), preview.chosen, OPERATOR, "they lost it", rate=3000.0)
+        assert action is not None
         for kill in ("acting:2", "acted:2"):
             process = await field.start(kill, host=HOST)
             assert await process.wait() == -signal.SIGKILL, field.logs()

@@ -19,7 +19,7 @@ import msgspec
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import COMMON_EXITS, TABLES_EXITS, Command
-from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.filters import FIELDS
 from flowactions_plugin.insights.results import Attempt, Delivery, DeliveryDetail
 from tests.docs import generated
 
@@ -35,26 +35,6 @@ SHORT = {
     "Share.number": "how many deliveries it has",
 }
 """Fields of structs whose docstring is one line."""
-
-FILTER = frozenset(
-    [
-        "--organization",
-        "--agent",
-        "--destination",
-        "--type",
-        "--event-id",
-        "--key",
-        "--flow",
-        "--node",
-        "--error",
-        "--code",
-        "--from",
-        "--before",
-        "--ended-from",
-        "--ended-before",
-    ]
-)
-"""Options that all commands on many deliveries have."""
 
 ROUTES = "[the routes of the outbox](http.md)"
 SHARED_EXITS = {**COMMON_EXITS, **TABLES_EXITS}
@@ -94,7 +74,7 @@ class Field(NamedTuple):
 
     Attributes:
         mark: its name there, with ``[]`` if it is a list.
-        text: what it means.
+        text: what it means; empty: its name says it.
         inner: the struct that it holds, if this page describes that.
     """
 
@@ -113,9 +93,8 @@ def own_fields(kind: type[msgspec.Struct]) -> Iterator[Field]:
             or SHORT.get(f"{kind.__name__}.{field.name}")
             or (AS_STORED if _elsewhere(kind, field.name) else "")
         )
-        assert text, f"{kind.__name__}.{field.name} is not described"
         inner, many = _inner(hints[field.name])
-        if inner is Filter or (inner is not None and inner.__module__.startswith("flowactions_hookspecs")):
+        if inner is not None and inner.__module__.startswith("flowactions_hookspecs"):
             inner = None
         yield Field(f"{field.encode_name}[]" if many else field.encode_name, text, inner)
 
@@ -175,10 +154,14 @@ def _lines() -> Iterator[str]:
     yield ""
     yield " · ".join(f"[`{name.removeprefix('flowactions ')}`](#{_anchor(name)})" for name in every)
     yield from ("", "### The filter", "")
-    yield "These options select deliveries. `Also` below names them as *the filter*."
-    yield from _table("option", [row for name, row in shared.items() if name in FILTER])
-    yield from ("", "### Other options of several commands")
-    yield from _table("option", [row for name, row in shared.items() if name not in FILTER])
+    yield (
+        "`--where 'status:dead,retrying destination:hooks.example.com since:2h -error:timeout'`: words with a blank between"
+        " them, of which a delivery meets all. Several values of a field stand between commas, values with blanks, commas or"
+        ' quotes in `"…"`. With `-` before it, a field excludes its values. An id, an event id and a URL may stand alone.'
+    )
+    yield from _table("field", [f"| `{each.name}` | {_text(each.help)} |" for each in FIELDS])
+    yield from ("", "### Options of several commands")
+    yield from _table("option", [*shared.values()])
     yield from ("", "### Exit statuses", "")
     yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. A command with another meaning says so."
     yield from _table(
@@ -216,7 +199,7 @@ def _described_here(kind: type[msgspec.Struct]) -> Iterator[str]:
     for each in own_fields(kind):
         if each.text != AS_STORED:
             more = "" if each.inner is None else f" [{each.inner.__name__}](#{each.inner.__name__.lower()})"
-            yield f"- `{each.mark}`: {_text(each.text)}{more}"
+            yield f"- `{each.mark}`{': ' if each.text else ''}{_text(each.text)}{more}"
 
 
 def _entry(name: str, command: Command, shared: set[str]) -> Iterator[str]:
@@ -228,10 +211,7 @@ def _entry(name: str, command: Command, shared: set[str]) -> Iterator[str]:
         yield from ("", _text(part))
     options = _options(command)
     yield from _table("option", [row for row in options if row not in shared])
-    names = [_name(row) for row in options if row in shared]
-    also = ", ".join(f"`{each}`" for each in names if each not in FILTER or not set(names) >= FILTER)
-    if set(names) >= FILTER:
-        also = f"the filter, {also}"
+    also = ", ".join(f"`{_name(row)}`" for row in options if row in shared)
     document = document_of(command)
     writes = (
         f" `--json` writes {'an' if document.__name__[0] in 'AO' else 'a'} `{document.__name__}`."

@@ -22,7 +22,11 @@ def render() -> str:
         _panel("Verdict", _latest(names.VERDICT, "verdict"), kind="state-timeline", unit="short"),
         _panel(
             "Due deliveries",
-            [(f"max({names.DUE.prometheus})", "due"), (f"sum({names.IN_FLIGHT.prometheus})", "in flight")],
+            [
+                (f"max({names.DUE.prometheus})", "due"),
+                (f"sum({names.IN_FLIGHT.prometheus})", "in flight"),
+                (f"sum({names.SLOW.prometheus})", "in flight, slow"),
+            ],
         ),
         _panel("Age of the oldest due delivery", [(f"max({names.OLDEST_DUE.prometheus})", "age")], unit="s"),
         _panel("Age of what waits for something here", [(f"max({names.BLOCKED.prometheus})", "age")], unit="s"),

@@ -1,4 +1,4 @@
-"""What can be checked of the language: ``python -m tests.docs.language [FILE …]`` lists what is wrong, by file.
+"""What can be checked of the language.
 
 The pages are for people whose second language is English. So they have no long sentences, no "there is", no retired words, and
 no turns of phrase that need a second reading.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -176,16 +175,3 @@ def findings(file: str, text: str) -> Iterator[Finding]:
         for turn, better in TURNS.items():
             if found := re.search(turn, sentence, re.IGNORECASE):
                 yield Finding(file, f"{found[0]!r}: {better}", sentence)
-
-
-def main() -> int:
-    """Run the command."""
-    for file, text in texts():
-        if not sys.argv[1:] or file in sys.argv[1:]:
-            for each in findings(file, text):
-                sys.stdout.write(f"{each.file}: {each.rule}\n    {each.sentence}\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

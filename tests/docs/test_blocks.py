@@ -44,6 +44,12 @@ RUN = [
         None,
         f"{EXAMPLES}:test_another_plugin_has_as_many_lines_as_its_page_says",
     ),
+    Run(
+        "docs/how-to/alerts.md",
+        "python",
+        1,
+        "tests.plugin.alerts.test_owner:test_the_owner_gets_a_mail_once_a_day",
+    ),
     Run("docs/how-to/watch.md", "python", 2, "tests.docs.test_watch:test_log_records_become_json"),
     Run("docs/how-to/production.md", "python", 1, "tests.docs.test_production:test_the_page_is_followed"),
     Run("docs/how-to/production.md", "sql", 2, "tests.docs.test_postgresql:test_two_roles_are_enough"),

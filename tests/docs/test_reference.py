@@ -12,7 +12,7 @@ from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
 from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS, TRANSIENT
 from flowactions_plugin.http.problems import TITLES
-from flowactions_plugin.insights.fields import ERRORS
+from flowactions_plugin.insights.filters import ERRORS
 from flowactions_plugin.settings.model import READERS
 from tests.support import SmallHost, app_with_routes
 

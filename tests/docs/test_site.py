@@ -20,7 +20,7 @@ from playwright.sync_api import Page
 
 from flowactions_conformance.kit import under_test
 from tests.docs.environments import INSTALL
-from tests.docs.test_links import LINK, ROOT
+from tests.docs.links import LINK, ROOT
 from tests.docs.tutorials import browser_page, chromium
 
 pytestmark = pytest.mark.ci

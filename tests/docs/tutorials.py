@@ -36,7 +36,7 @@ from tests.docs.environments import INSTALL, copy, place, run, shared, variables
 from tests.docs.fences import ROOT, Block, blocks_of
 
 FOLDER: Final = ROOT / "docs" / "tutorials"
-NAMES: Final = ("litestar-host", "fastapi-host", "a-node-type-of-your-own")
+NAMES: Final = ("litestar-host", "fastapi-host", "django-host", "a-node-type-of-your-own")
 PORTS: Final = ("8000", "8081", "8420")
 WAIT_SECONDS: Final = 300.0
 """For what a page shows: a machine reaches it only when it will not come."""

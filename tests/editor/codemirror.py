@@ -2,7 +2,7 @@
 
 The packages and their versions are named in ``codemirror.json``, all of them, so that the same bundle is built again.
 
-A lock file would hold addresses. ``docs/explanation/editor.md`` says why it is CodeMirror.
+A lock file would hold addresses.
 """
 
 from __future__ import annotations

@@ -89,9 +89,9 @@ class Claims:
         worker, who = s.workers[w], f"worker {w}"
         alone = any(item.is_alone for item in worker.items) and self.has("alone")
         if worker.asked is not None:
-            left, claimed = worker.asked
+            left, claimed, _ = worker.asked
             if claimed is not None:
-                left = left if self.has("lease from before") else LEASE
+                left = max(0, left) if self.has("lease from before") else LEASE
                 yield Step("take", who, self._admitted(with_worker(s, w, asked=None), w, claimed, left))
             return
         if worker.has_failed or alone or s.database < 1:
@@ -103,7 +103,7 @@ class Claims:
                 lost = self.claimed(spent, w)[0]
                 yield Step("claim", f"{who}, whose answer is lost", cannot_write(lost, w), is_fault=True)
         if (spent := spend(s, "slow")) and any(row.is_live for row in s.rows):
-            yield Step("ask", who, with_worker(spent, w, asked=(LEASE, None)), is_fault=True)
+            yield Step("ask", who, with_worker(spent, w, asked=(LEASE, None, worker.contact)), is_fault=True)
         if s.pause == "old" and (spent := spend(s, "probe")):
             yield from self._probing(spent, w)
         # Nothing else is in flight in its process, and all is written.
@@ -181,21 +181,20 @@ class Claims:
         return with_worker(s, w, items=tuple(sorted((*worker.items, item._replace(left=left)))))
 
     def is_free(self, s: State, w: int, row: Row, *, probe: bool = False) -> bool:
-        """The conditions of `claims.CLAIM_LANES`, apart from what is in quarantine."""
+        """The conditions of `claims.CLAIM_LANES`, apart from what is in quarantine. A claim looks when it is asked."""
+        until, contact = row.until, s.workers[w].contact
+        if (asked := s.workers[w].asked) is not None:
+            until += (LEASE - asked[0]) * self.has("a claim waits")
+            contact = asked[2]
         if not row.is_live or (row.due and self.has("due")):
             return False
         if s.pause and not probe and self.has("no pause"):
             return False
-        if row.token and row.until > 0 and self.has("no live lease"):
+        if row.token and until > 0 and self.has("no live lease"):
             return False
         if row.token and not self.has("expired leases"):
             return False
-        graced = (
-            self.world.has_outages
-            and row.token
-            and row.owner != w
-            and has_grace(s.workers[w].contact, row.until)
-        )
+        graced = self.world.has_outages and row.token and row.owner != w and has_grace(contact, until)
         return not (graced and self.has("grace"))
 
     def lane(self, r: int) -> tuple[str, str]:

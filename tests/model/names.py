@@ -26,6 +26,7 @@ RULES: Final = {
     "no live lease": Rule(f"{_QUEUE}.claims.ClaimStore.claim", "crashes", "in flight"),
     "expired leases": Rule(f"{_QUEUE}.claims.ClaimStore.claim", "crashes", "lost"),
     "grace": Rule(f"{_QUEUE}.claims.Contact.grace", "outages", "sent again"),
+    "a claim waits": Rule(f"{_QUEUE}.claims.ClaimStore.found", "waits", "sent again"),
     "no pause": Rule(f"{_QUEUE}.claims.ClaimStore.claim", "pauses", "although its destination is paused"),
     "a reclaim is no attempt": Rule(f"{_QUEUE}.claims.ClaimStore.claim", "crashes", "dead without"),
     "lanes in turn": Rule(f"{_QUEUE}.lanes.Lanes.asks", "lanes", "left a row behind"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS, transition
 from tests.model.claim import Claims, Step, cannot_write, freed, put, spend, with_worker
 from tests.model.world import (
     GONE,
+    LEASE,
     LONG_AGO,
     STARTED,
     TICK,
@@ -30,7 +32,8 @@ class Model(Claims):
             who = f"worker {w}"
             if worker.asked is not None and worker.asked[1] is None and s.database > 0:
                 after, claimed = self.claimed(s, w)
-                yield Step("claiming", who, with_worker(after, w, asked=(worker.asked[0], claimed)))
+                asked = (worker.asked[0], claimed, worker.asked[2])
+                yield Step("claiming", who, with_worker(after, w, asked=asked))
             if worker.is_stalled:
                 yield from self._waking(s, w)
                 continue
@@ -112,7 +115,7 @@ class Model(Claims):
         worker, row, who = s.workers[w], s.rows[item.row], f"worker {w}, row {item.row}"
         name = "give_back" if item.phase == "back" else "complete"
         if s.database < 1:
-            if not worker.has_failed:
+            if not worker.has_failed and not self.world.waits:
                 kept = s if self.has("outcomes are kept") else _dropped(s, w, item)
                 yield Step(name, f"{who}, fails", cannot_write(kept, w, has_failed=True))
             return
@@ -198,10 +201,11 @@ class Model(Claims):
             return None  # turns are counted in claims
         workers = []
         for w, worker in enumerate(s.workers):
-            left = worker.asked and (max(0, worker.asked[0] - 1), worker.asked[1])
+            left = worker.asked and (max(-LEASE, worker.asked[0] - 1), *worker.asked[1:])
             contact = worker.contact
             if self.world.has_outages:
-                contact = contact_after(contact, "passes" if s.database > 0 else "fails")
+                fails: Literal["waits", "fails"] = "waits" if self.world.waits else "fails"
+                contact = contact_after(contact, "passes" if s.database > 0 else fails)
             if worker.is_stalled:
                 pass
             elif any(self._is_urgent(s, item) for item in worker.items) or (

@@ -105,7 +105,8 @@ class Worker(NamedTuple):
     Attributes:
         is_stalled: whether it stands still.
         has_failed: whether outcomes were not accepted.
-        asked: a claim that is under way: the rest of its lease, and what the database has claimed; ``None``: not yet.
+        asked: a claim that is under way: the rest of its lease, what the database has claimed; ``None``: not yet; and the
+            worker's `Contact` when it was asked.
         written: tokens of later claims of its own under which it has written; as pairs with their rows.
         enqueued: a row that it has claimed by the statement that enqueued it, while the answer is on its way; ``None``: none.
         hears: the lanes in which rows are due, as far as it has heard: organization and destination.
@@ -114,7 +115,7 @@ class Worker(NamedTuple):
     items: tuple[Item, ...] = ()
     is_stalled: bool = False
     has_failed: bool = False
-    asked: tuple[int, tuple[Item, ...] | None] | None = None
+    asked: tuple[int, tuple[Item, ...] | None, Fields] | None = None
     written: frozenset[tuple[int, int]] = frozenset()
     enqueued: Item | None = None
     contact: Fields = (0.0, math.inf, -math.inf)
@@ -131,8 +132,8 @@ STARTED: Final = Worker(contact=(-math.inf, math.inf, -math.inf))
 
 
 @cache
-def contact_after(fields: Fields, event: Literal["passes", "fails", "failed"]) -> Fields:
-    """Return what a `Contact` remembers after a tick in which its worker writes or cannot write, or a failure."""
+def contact_after(fields: Fields, event: Literal["passes", "fails", "waits", "failed"]) -> Fields:
+    """Return what a `Contact` remembers after a tick in which its worker writes, cannot write or waits, or a failure."""
     now = 0.0
     contact = Contact(TIMING.lease_seconds, lambda: now)
     contact._last, contact._since, contact._until = fields
@@ -224,6 +225,7 @@ class World(NamedTuple):
         holds: rows that a worker has claimed at once, at the most; ``slots``: those in flight; ``share``: to a destination.
         polls: whether a worker claims once a tick at least, as in continuous mode: fewer states than with ticks without claims.
         once: whether a row that has arrived is never sent again: it must not be by an outage alone.
+        waits: whether statements wait while the database is away, as for a lock, and do not fail.
         signals: whether workers claim from lanes only of which they have heard; elsewhere they hear of all.
         patience: how many rows may be claimed before the last one; ``None``: it is not watched.
     """
@@ -236,6 +238,7 @@ class World(NamedTuple):
     share: int = 2
     polls: bool = False
     once: bool = False
+    waits: bool = False
     signals: bool = False
     patience: int | None = None
 
@@ -259,6 +262,7 @@ WORLDS: Final = {
     "stalls": World((Kind(),), polls=True, faults=(("slow", 1), ("stall", 1))),
     "two rows": World((Kind(), Kind()), slots=1, polls=True, faults=(("kill", 1),)),
     "outages": World((Kind(2, may_fail=True),), faults=(("outage", 1), ("away", 5)), once=True),
+    "waits": World((Kind(),), faults=(("slow", 1), ("outage", 1), ("away", 5)), once=True, waits=True),
     "kills": World((Kind(2, may_fail=True),), workers=1, faults=(("kill", 9),)),
     "a row that kills": World((Kind(kills=True), Kind()), workers=1, polls=True),
     "signals": World(

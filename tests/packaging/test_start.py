@@ -91,7 +91,6 @@ def show():
 
 DECLARATIONS = {
     "flowactions_plugin.cli",
-    *("flowactions_plugin.clock", "flowactions_plugin.insights", "flowactions_plugin.insights.fields"),
     *(f"flowactions_plugin.cli.{name}" for name in ("commands", "frame", "options", "output")),
 }
 """The modules that declare commands, and what writes their mistakes."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.own_server import servers
 from tests.packaging.versions import (
     OLDEST,
     PROJECT,
@@ -53,6 +54,7 @@ def test_each_other_version_is_tried_and_the_oldest_dependencies(tmp_path: Path)
         ("Python 3.13", "c", False),
     ]
     assert trials(found, (3, 12), everything=False) == [tried[0], tried[2]]
+    assert [each.postgresql[0] for each in tried[:2]] == [min(servers()), max(servers())]
     assert trials({(3, 12): tmp_path / "b"}, (3, 12), everything=False) == tried[:1]
 
 

@@ -1,5 +1,7 @@
 """Tries the wheel on this machine's other Pythons, and with the oldest dependencies that ``pyproject.toml`` allows.
 
+The oldest dependencies go with the oldest PostgreSQL of this machine, the others with the newest.
+
 ``python -m tests.packaging.versions --uv UV WHEEL``. Each has an environment of its own in which the installed wheel is
 imported, not the working tree; in it the demo runs, and the tests of `SMOKE`. With ``--all``, every other Python is tried and
 not just the newest, each with the tests of `ALL`.
@@ -16,9 +18,12 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from tests.own_server import PROGRAMS, servers
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -51,12 +56,18 @@ class Trial(NamedTuple):
     Attributes:
         name: for people.
         python: the interpreter.
-        oldest: whether each dependency has the oldest version that ``pyproject.toml`` allows.
+        oldest: whether each dependency has the oldest version that ``pyproject.toml`` allows, and PostgreSQL the oldest here.
     """
 
     name: str
     python: Path
     oldest: bool = False
+
+    @property
+    def postgresql(self) -> tuple[int, Path]:
+        """The version of PostgreSQL that it is tried with, and where its programs are."""
+        found = list(servers().items())
+        return found[0 if self.oldest else -1]
 
 
 def interpreters(folders: Iterable[Path]) -> dict[tuple[int, int], Path]:
@@ -155,7 +166,8 @@ def attempt(trial: Trial, uv: str, wheel: Path, folder: Path, *, everything: boo
     run([str(bin_ / "flowactions-demo"), "--once"], project)
     several = "auto" if everything else "0"
     options = ["-q", "-n", several, "-p", "no:cacheprovider", "--no-header", "-r", "fE"]
-    run([str(bin_ / "python"), "-m", "pytest", *options, *(ALL if everything else SMOKE)], project, shown=1)
+    command = [str(bin_ / "python"), "-m", "pytest", *options, *(ALL if everything else SMOKE)]
+    run(command, project, {PROGRAMS: str(trial.postgresql[1])}, shown=1)
 
 
 def outside_pytest() -> dict[str, str]:
@@ -163,12 +175,14 @@ def outside_pytest() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
 
 
-def run(command: Sequence[str], folder: Path, *, shown: int = 0) -> None:
+def run(
+    command: Sequence[str], folder: Path, settings: Mapping[str, str] = MappingProxyType({}), *, shown: int = 0
+) -> None:
     """Run a command, and print so many of its last lines; all of them when it fails."""
     done = subprocess.run(
         command,
         cwd=folder,
-        env=outside_pytest(),
+        env={**outside_pytest(), **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -204,7 +218,8 @@ def main() -> int:
             except subprocess.CalledProcessError as exc:
                 failed = 1
                 outcome = f"FAILED: {' '.join(map(str, exc.cmd))}"
-        print(f"{trial.name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)  # noqa: T201
+        name = f"{trial.name}, PostgreSQL {trial.postgresql[0]}"
+        print(f"{name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)  # noqa: T201
     return failed
 
 

@@ -39,6 +39,7 @@ CONSTANT = frozenset(
         "builtins.staticmethod",
         "builtins.member_descriptor",
         "builtins.wrapper_descriptor",
+        "flowactions_plugin.loggers.PluginLogger",
         "_collections._tuplegetter",
         "collections._tuplegetter",  # since Python 3.12
         "datetime.datetime",
@@ -58,6 +59,7 @@ DEFINITIONS: Mapping[str, str] = {
     "typing.": "a type's alias",
     "collections.abc.": "a type's alias",
     "logging.Logger": "loggers belong to the process; a record has its thread",
+    "flowactions_plugin.loggers.PluginLogger": "the same",
     "sqlalchemy.": "tables and expressions; what SQLAlchemy notes on them depends on them alone",
     "pluggy._decorators.": "marks functions",
     "click.": "commands of a process that runs one of them",

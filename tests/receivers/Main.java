@@ -60,9 +60,30 @@ final class Main {
             boolean again = one
                     ? Webhooks.verify(text(field.substring(1)), single, body, now)
                     : Webhooks.verify(secretsIn(field), single, body, now);
-            return again == said ? String.valueOf(said) : "not alike";
+            if (again != said) {
+                return "not alike";
+            }
         }
-        return String.valueOf(said);
+        return taken(headers, body) ? "taken" : String.valueOf(said);
+    }
+
+    /** Whether something was not refused, although it is no form of headers or of a body. */
+    private static boolean taken(Map<String, List<String>> headers, byte[] body) throws Exception {
+        List<Map<String, ?>> wrong = List.of(
+                Map.of("headers", headers, "isBase64Encoded", true),
+                Map.of("x-service-webhook-timestamp", 1),
+                Map.of("x-service-webhook-signature", List.of(2)));
+        for (Map<String, ?> form : wrong) {
+            try {
+                Webhooks.verify("s", form, body, 0);
+                return true;
+            } catch (IllegalArgumentException refused) {
+                if (!refused.getMessage().contains("must map")) {
+                    return true;
+                }
+            }
+        }
+        return false;
     }
 
     private static void serve(List<String> secrets) throws Exception {

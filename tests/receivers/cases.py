@@ -43,8 +43,9 @@ def case(
     body: bytes = BODY,
     secrets: object = (SECRET,),
     now: int = STAMP,
+    row: str = "",
 ) -> dict[str, Any]:
-    """Describes one request, and what a receiver has to say of it."""
+    """Describes one request, what a receiver has to say of it, and the row of the page about mistakes, if it is one."""
     return {
         "name": name,
         "secrets": secrets,
@@ -52,6 +53,7 @@ def case(
         "headers": headers,
         "body": base64.b64encode(body).decode(),
         "verified": verified,
+        **({"row": row} if row else {}),
     }
 
 
@@ -80,6 +82,12 @@ def good() -> Iterator[dict[str, Any]]:
     yield case("names of headers in capitals", capitals, verified=True)
     others = [("content-type", "application/json"), *signed(), ("x-service-webhook-id", "evt_1"), ("x", "1")]
     yield case("among other headers", others, verified=True)
+    fields = ("headers", "isBase64Encoded", "multiValueHeaders", "asgi", "entries", "env", "body")
+    yield case(
+        "among headers that are named as fields of requests",
+        [*signed(), *((each, "true") for each in fields)],
+        verified=True,
+    )
     yield case("300 seconds old", signed(), now=STAMP + 300, verified=True)
     yield case("300 seconds ahead", signed(), now=STAMP - 300, verified=True)
     yield case("zeros before the timestamp", signed(f"00{STAMP}"), verified=True)
@@ -239,9 +247,91 @@ def timestamps() -> Iterator[dict[str, Any]]:
         yield case(f"timestamp: {name}", signed(str(number)), verified=False)
 
 
+SENT: Final = b'{ "total": 1.10, "note": "\xff" }'
+PLAIN: Final = {"b": {"d": 1, "c": [{"f": True, "e": "Zoë"}]}, "a": 2}
+SORTED: Final = {"a": 2, "b": {"c": [{"e": "Zoë", "f": True}], "d": 1}}
+ENVELOPE: Final = {
+    "type": "experience.logic_action.webhook",
+    "version": 1,
+    "data": dict.fromkeys(("entityId", "occurredAt", "agentId", "experienceId", "source", "actionIndex"), "x"),
+}
+STANDARD: Final = "whsec_c2VjcmV0cw=="
+LAST: Final = "another secret, or changed body"
+
+
+def compact(value: object, **options: Any) -> bytes:
+    """Writes JSON without blanks."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, **options).encode()
+
+
+def mistake(
+    row: str, name: str, *, sent: bytes = SENT, secret: str = SECRET, has_length: bool = True, **received: Any
+) -> dict[str, Any]:
+    """Describes a request that was signed right, what a receiver gives to its function of it, and the page's row."""
+    headers = [*signed(body=sent, secret=secret), *([("content-length", str(len(sent)))] if has_length else [])]
+    given = {"headers": headers, "body": sent, "secrets": secret, **received}
+    return case(f"{row}: {name}", verified=row == "verifies", row=row, **given)
+
+
+def mistakes() -> Iterator[dict[str, Any]]:
+    """What developers of receivers do, by the rows of the page about signatures that do not verify."""
+    yield mistake("verifies", "as sent")
+    yield mistake("verifies", "one of two secrets", secrets=["of another node", SECRET])
+    row = "body parsed or decoded"
+    yield mistake(row, "written again", body=b'{"total":1.1,"note":"\xff"}')
+    yield mistake(row, "to text and back", body=SENT.decode(errors="replace").encode())
+    for name, (sent, body) in {
+        "keys in another order": (compact(PLAIN), compact(SORTED)),
+        "keys of an envelope in another order": (compact(ENVELOPE), compact(ENVELOPE, sort_keys=True)),
+        "other blanks": (compact(PLAIN), json.dumps(PLAIN, ensure_ascii=False).encode()),
+        "blanks taken away, and keys in another order": (json.dumps(PLAIN, indent=2).encode(), compact(SORTED)),
+        "blanks taken away": (json.dumps(PLAIN, ensure_ascii=False).encode(), compact(PLAIN)),
+        "four blanks taken away": (json.dumps(PLAIN, indent=4).encode(), compact(PLAIN)),
+        "escapes": (compact(PLAIN), json.dumps(PLAIN, separators=(",", ":")).encode()),
+        "in base64": (SENT, base64.b64encode(SENT)),
+        "a line break added": (SENT, SENT + b"\r\n"),
+        "a line break taken away": (SENT + b"\n", SENT),
+    }.items():
+        yield mistake(row, f"{name}, no length", sent=sent, body=body, has_length=False)
+    yield mistake(row, "keys in another order, of the same length", sent=compact(PLAIN), body=compact(SORTED))
+    yield mistake("body already read", "a middleware read it", body=b"")
+    yield mistake("body already read", "no length", body=b"", has_length=False)
+    for name, (secret, secrets) in {
+        "a line break": (SECRET, f"{SECRET}\n"),
+        "quotes": (SECRET, f'"{SECRET}"'),
+        "typographic quotes": (SECRET, f"“{SECRET}”"),
+        "quotes that became typographic": ('it\'s "s3cret" x', "it’s “s3cret” x"),
+        "a byte order mark": (SECRET, f"\ufeff{SECRET}"),
+        "a lost =": ("c2VjcmV0c2U=", "c2VjcmV0c2U"),
+        "one of two =": (STANDARD, STANDARD[:-1]),
+        "two lost =": (STANDARD, STANDARD[:-2]),
+        "a + that became a blank": ("c2Vj+mV0", "c2Vj mV0"),
+        "a + that is still encoded": ("c2Vj+mV0", "c2Vj%2BmV0"),
+    }.items():
+        yield mistake("secret changed by copying", name, secret=secret, secrets=secrets)
+    for name in ("••••••", "s3c••••", "whsec_****************", "…cret", "xxxxxxxx", "s3c..."):
+        yield mistake("masked secret", name, secrets=name)
+    yield mistake("decoded secret", "no whsec_", secret=STANDARD, secrets=STANDARD.removeprefix("whsec_"))
+    yield mistake("decoded secret", "the text in it", secret=STANDARD, secrets="secrets")
+    yield mistake("no secret here", "an empty one", secrets="")
+    yield mistake("no secret here", "none of several", secrets=[])
+    yield mistake("not signed", "no signature", headers=signed(body=SENT)[:1])
+    yield mistake("headers removed", "no timestamp", headers=[("content-length", str(len(SENT)))])
+    yield mistake("headers doubled", "twice", headers=signed(body=SENT) * 2)
+    joined = [(name, f"{value}, {value}") for name, value in signed(body=SENT)]
+    yield mistake("headers doubled", "joined", headers=joined)
+    yield mistake("headers doubled", "the signature joined", headers=[signed(body=SENT)[0], joined[1]])
+    yield mistake("headers doubled", "the timestamp joined", headers=[joined[0], signed(body=SENT)[1]])
+    yield mistake("clock or queue", "301 seconds late", now=STAMP + 301)
+    yield mistake("clock or queue", "ten minutes early", now=STAMP - 600)
+    yield mistake(LAST, "the secret", secrets="of another node")
+    yield mistake(LAST, "the body", body=SENT.replace(b"1.10", b"1.20"))
+    yield mistake(LAST, "a value of JSON", sent=compact(PLAIN), body=compact({**SORTED, "a": 3}))
+
+
 def every() -> list[dict[str, Any]]:
     """Makes all cases."""
-    return [*good(), *rotated(), *forms(), *changed(), *signatures(), *timestamps()]
+    return [*good(), *rotated(), *forms(), *changed(), *signatures(), *timestamps(), *mistakes()]
 
 
 def render() -> str:

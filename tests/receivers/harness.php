@@ -13,29 +13,56 @@ function secrets_in(string $field): mixed
     return $field === '' ? [] : array_map($decode, explode(',', $field));
 }
 
-function verdict(mixed $secrets, array $forms, string $body, int $now): string
+function verdict(mixed $secrets, array $forms, int $now): string
 {
     try {
-        $said = array_unique(array_map(fn ($headers) => var_export(verify($secrets, $headers, $body, $now), true), $forms));
+        $said = array_unique(array_map(fn ($form) => var_export(verify($secrets, ...$form, now: $now), true), $forms));
     } catch (TypeError) {
         return 'refused';
     }
     return count($said) === 1 ? $said[0] : 'not alike';
 }
 
+/** What was not refused, although it is no form of headers or of a body. */
+function taken(mixed $secrets, array $headers, string $body): array
+{
+    $wrong = [[$headers], [$headers, null], [$headers, []], [null, $body], ['x: y', $body], [['x: y'], $body], [new stdClass(), $body]];
+    foreach ([1, null, []] as $other) {
+        $wrong[] = [['HTTP_X_SERVICE_WEBHOOK_TIMESTAMP' => [$other], 'HTTP_X_SERVICE_WEBHOOK_SIGNATURE' => 'v1,'], $body];
+    }
+    $said = [];
+    foreach ($wrong as $form) {
+        try {
+            $said[] = var_export(verify($secrets, ...$form), true) . ' for ' . json_encode($form);
+        } catch (TypeError $error) {
+            if (!preg_match('/must (be|have)/', $error->getMessage())) {
+                $said[] = $error->getMessage();
+            }
+        }
+    }
+    return $said;
+}
+
 function cases(): void
 {
     while (($line = fgets(STDIN)) !== false) {
-        [$now, $secrets, $pairs, $body] = explode("\t", rtrim($line, "\n"));
-        [$server, $given, $lists] = [[], [], []];
+        [$now, $secrets, $pairs, $body, $events] = explode("\t", rtrim($line, "\n"));
+        [$server, $given, $lists] = [['REQUEST_METHOD' => 'POST', 'argv' => []], [], []];
         foreach ($pairs === '' ? [] : explode(',', $pairs) as $pair) {
             [$name, $value] = array_map(base64_decode(...), explode(':', $pair));
             $key = 'HTTP_' . strtr(strtoupper($name), '-', '_');
             $server[$key] = isset($server[$key]) ? "$server[$key], $value" : $value; // as PHP's servers do
             $given[$name] = $server[$key]; // as getallheaders() does
-            $lists[strtolower($name)][] = $value; // as frameworks do
+            $lists[strtolower($name)][] = $value; // as frameworks and PSR-7 do
         }
-        echo verdict(secrets_in($secrets), [$server, $given, $lists], base64_decode($body), (int) $now), "\n";
+        $body = base64_decode($body);
+        $forms = array_map(fn ($headers) => [$headers, $body], [$server, $given, $lists]);
+        foreach (json_decode(base64_decode($events), true) as $event) {
+            $forms[] = [$event];
+        }
+        $said = verdict(secrets_in($secrets), $forms, (int) $now);
+        $wrong = $said === 'refused' ? [] : taken(secrets_in($secrets), $server, $body);
+        echo $wrong[0] ?? $said, "\n";
     }
 }
 

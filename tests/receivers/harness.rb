@@ -15,17 +15,32 @@ def secrets_in(field)
   field.split(",").map { |each| text(each[1..]) }
 end
 
-def verdict(secrets, forms, body, now)
-  said = forms.map { |headers| verify(secrets, headers, body, now: now) }.uniq
+def verdict(secrets, forms, now)
+  said = forms.map { |form| verify(secrets, *form, now: now) }.uniq
   said.size == 1 ? said[0] : "not alike"
 rescue ArgumentError
   "refused"
 end
 
+Whole = Struct.new(:env) # as Rack::Request
+
+# What was not refused, although it is no form of headers or of a body.
+def taken(secrets, headers, body)
+  wrong = [nil, 5, {}, []].map { |other| [headers, other] }
+  wrong += [nil, 5, "x: y", ["x: y"], [["x"]], Object.new].map { |other| [other, body] }
+  wrong += [1, nil, {}].map { |other| [{ "HTTP_X_SERVICE_WEBHOOK_TIMESTAMP" => other }, body] }
+  wrong.filter_map do |form|
+    "#{verify(secrets, *form)} for #{form}"
+  rescue ArgumentError => e
+    e.message unless e.message.include?("must be")
+  end
+end
+
 def cases
   $stdin.each_line(chomp: true) do |line|
-    now, secrets, pairs, body = line.split("\t", -1)
-    env = {}
+    now, secrets, pairs, encoded, events = line.split("\t", -1)
+    body = encoded.unpack1("m")
+    env = { "rack.input" => $stdin, "rack.version" => [1, 3], "REQUEST_METHOD" => "POST" }
     given = {}
     pairs.split(",").each do |pair|
       name, value = pair.split(":", -1).map { |each| text(each) }
@@ -33,7 +48,10 @@ def cases
       env[key] = env.key?(key) ? "#{env[key]}, #{value}" : value # as Rack's servers do
       (given[name] ||= []) << value
     end
-    puts verdict(secrets_in(secrets), [env, given, given.transform_keys(&:to_sym)], body.unpack1("m"), now.to_i)
+    forms = [env, Whole.new(env), given, given.to_a, given.transform_keys(&:to_sym)].map { |headers| [headers, body] }
+    said = verdict(secrets_in(secrets), forms + JSON.parse(text(events)).map { |event| [event] }, now.to_i)
+    wrong = said == "refused" ? [] : taken(secrets_in(secrets), env, body)
+    puts wrong.first || said
   end
 end
 

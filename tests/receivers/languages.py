@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -80,7 +80,8 @@ class Language(NamedTuple):
     def verdicts(self, folder: Path, cases: Sequence[Mapping[str, Any]]) -> list[str]:
         """Asks the function for all cases, in one process: ``true``, ``false``, or ``refused`` with an error.
 
-        It is asked with the headers in each form that the page names, and has to say the same.
+        It is asked with headers and body in each form in which servers give them, and has to say the same. What is
+        no such form has to be refused.
         """
         done = subprocess.run(
             [*self.run, "cases"],
@@ -121,14 +122,36 @@ def encoded(texts: Sequence[str]) -> str:
 
 
 def line_of(case: Mapping[str, Any]) -> str:
-    """Writes a case: time, secrets, headers and body, with tabs between them."""
+    """Writes a case: time, secrets, headers, body, and the events of AWS Lambda in JSON, with tabs between them."""
     secrets = case["secrets"]
     if is_secrets(secrets):
         written = f"={_base64(secrets)}" if isinstance(secrets, str) else encoded(secrets)
     else:
         written = f"!{_base64(json.dumps(secrets))}"
     headers = ",".join(f"{_base64(name)}:{_base64(value)}" for name, value in case["headers"])
-    return "\t".join([str(case["now"]), written, headers, case["body"]])
+    return "\t".join([str(case["now"]), written, headers, case["body"], _base64(json.dumps(events(case)))])
+
+
+def events(case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Makes the events in which AWS Lambda gives a request: of REST and HTTP APIs, a body as text or in base64."""
+    lists: dict[str, list[str]] = {}
+    joined: dict[str, str] = {}
+    for name, value in case["headers"]:
+        lists.setdefault(name, []).append(value)
+        key = name.lower()
+        joined[key] = f"{joined[key]},{value}" if key in joined else value
+    last = {name: values[-1] for name, values in lists.items()}
+    body = base64.b64decode(case["body"])
+    bodies: list[tuple[str | None, bool]] = [(case["body"], True)]
+    with suppress(UnicodeDecodeError):
+        bodies.append((body.decode() or None, False))
+    first = {"resource": "/", "headers": last or None, "multiValueHeaders": lists or None}
+    second = {"version": "2.0", "headers": joined, "requestContext": {"http": {"method": "POST"}}}
+    return [
+        {**made, "body": text, "isBase64Encoded": encoded}
+        for made in (first, second)
+        for text, encoded in bodies
+    ]
 
 
 def is_secrets(value: object) -> bool:

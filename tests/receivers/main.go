@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -40,22 +41,46 @@ func secretsIn(field string) []string {
 }
 
 // A secret stands behind "=", anything else than one or several behind "!": the compiler refuses it.
-func verdict(secrets string, header, given http.Header, body []byte, now time.Time) string {
-	var first, second bool
-	switch {
-	case strings.HasPrefix(secrets, "!"):
+func verdict(secrets string, header http.Header, given map[string][]string, events []event, body []byte, now time.Time) string {
+	if strings.HasPrefix(secrets, "!") {
 		return "refused"
-	case strings.HasPrefix(secrets, "="):
-		first = Verify(decode(secrets[1:]), header, body, now)
-		second = Verify(decode(secrets[1:]), given, body, now)
-	default:
-		first = Verify(secretsIn(secrets), header, body, now)
-		second = Verify(secretsIn(secrets), given, body, now)
 	}
-	if first != second {
-		return "not alike"
+	var said []bool
+	if strings.HasPrefix(secrets, "=") {
+		said = verdicts(decode(secrets[1:]), header, given, events, body, now)
+	} else {
+		said = verdicts(secretsIn(secrets), header, given, events, body, now)
 	}
-	return strconv.FormatBool(first)
+	for _, each := range said {
+		if each != said[0] {
+			return "not alike"
+		}
+	}
+	return strconv.FormatBool(said[0])
+}
+
+// What aws-lambda-go gives of an event: of an HTTP API without MultiValueHeaders.
+type event struct {
+	Headers           map[string]string
+	MultiValueHeaders map[string][]string
+	Body              string
+	IsBase64Encoded   bool
+}
+
+func verdicts[S string | []string](secrets S, header http.Header, given map[string][]string, events []event, body []byte, now time.Time) []bool {
+	said := []bool{Verify(secrets, header, body, now), Verify(secrets, given, body, now)}
+	for _, each := range events {
+		content := []byte(each.Body)
+		if each.IsBase64Encoded {
+			content = []byte(decode(each.Body))
+		}
+		if each.MultiValueHeaders != nil {
+			said = append(said, Verify(secrets, each.MultiValueHeaders, content, now))
+		} else {
+			said = append(said, Verify(secrets, each.Headers, content, now))
+		}
+	}
+	return said
 }
 
 func cases() {
@@ -76,7 +101,11 @@ func cases() {
 			header.Add(decode(name), decode(value))
 			given[decode(name)] = append(given[decode(name)], decode(value))
 		}
-		fmt.Println(verdict(fields[1], header, given, []byte(decode(fields[3])), time.Unix(seconds, 0)))
+		var events []event
+		if err := json.Unmarshal([]byte(decode(fields[4])), &events); err != nil {
+			panic(err)
+		}
+		fmt.Println(verdict(fields[1], header, given, events, []byte(decode(fields[3])), time.Unix(seconds, 0)))
 	}
 }
 

@@ -17,7 +17,7 @@ import standardwebhooks
 from sqlalchemy import text
 
 from flowactions_hookspecs import FlowActions, Header, HostOrigin, Node, NodeDraft, Origin
-from flowactions_plugin.egress.signature import sign, signing_key
+from flowactions_plugin.egress.signature import sign
 from tests import npm
 from tests.commanding import command
 from tests.owning import own_webhook
@@ -251,24 +251,3 @@ async def test_a_test_delivery_is_as_a_workers(tmp_path: Path) -> None:
     assert sent.code == 0, sent
     (request,) = receiver.requests
     standardwebhooks.Webhook(ENCODED).verify(request.body, values(request))
-
-
-@pytest.mark.parametrize(
-    ("secret", "key"),
-    [
-        (ENCODED, KEY),
-        (ENCODED.rstrip("="), KEY),
-        ("whsec_", b"whsec_"),
-        ("whsec_====", b"whsec_===="),
-        ("whsec_a", b"whsec_a"),
-        ("whsec_not base64", b"whsec_not base64"),
-        ("whsec_é", "whsec_é".encode()),
-        ("WHSEC_c2VjcmV0", b"WHSEC_c2VjcmV0"),
-        (" whsec_c2VjcmV0", b" whsec_c2VjcmV0"),
-        ("c2VjcmV0", b"c2VjcmV0"),
-        ("schlüssel", "schlüssel".encode()),
-    ],
-)
-def test_the_key_of_a_secret(secret: str, key: bytes) -> None:
-    """Base64 behind `whsec_` is decoded; whatever else there is, is the key in UTF-8, and no key is empty (§5.3.8)."""
-    assert signing_key(secret) == key

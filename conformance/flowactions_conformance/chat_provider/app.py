@@ -133,10 +133,12 @@ class FakeChatProvider:
         return _json(body, {"x-oauth-scopes": ",".join(token.scopes)})
 
     def _seconds_to_wait(self, name: str, method: Method, token: Token, arguments: Mapping[str, Any]) -> int:
-        if method.limit is None or not token.workspace.limited:
+        workspace = token.workspace
+        if not workspace.limited:
             return 0
-        what = f"{name} {arguments.get('channel')}" if name == "chat.postMessage" else name
-        return self.state.seconds_to_wait(token.workspace, what, *method.limit)
+        if name == "chat.postMessage":
+            return self.state.seconds_to_post(workspace, str(arguments.get("channel")))
+        return 0 if method.limit is None else self.state.seconds_to_wait(workspace, name, *method.limit)
 
     def _app(self) -> Litestar:
         @route("/api/{method_name:str}", http_method=[HttpMethod.GET, HttpMethod.POST])
@@ -193,7 +195,7 @@ def _json(body: dict[str, Any], headers: dict[str, str] | None = None) -> Respon
 async def _faulty(fault: Fault) -> Any:
     await asyncio.sleep(fault.delay)
     if fault.status == 0:
-        return Stream(_nothing, headers={"content-length": "1"})
+        return Stream(_nothing, status_code=503, headers={"content-length": "1"})
     return Response(fault.body, status_code=fault.status, headers=dict(fault.headers))
 
 

@@ -42,7 +42,7 @@ class Fault(NamedTuple):
     """An answer in place of the real one.
 
     Attributes:
-        status: the HTTP status; 0 closes the connection instead.
+        status: the HTTP status; 0 closes the connection within an answer with 503.
         body: the raw body.
         headers: the headers.
         delay: seconds before the answer.

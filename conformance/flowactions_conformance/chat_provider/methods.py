@@ -24,7 +24,7 @@ class Method(NamedTuple):
         run: returns the answer's body.
         scope: the scope that a token needs; ``None``: every token may call it.
         takes_json: whether a JSON body is read; otherwise only form fields and the query.
-        limit: calls, and the seconds in which they are allowed, for each workspace. Posts are limited for each channel.
+        limit: calls, and the seconds in which they are allowed, for each workspace.
     """
 
     run: Callable[[State, Token, Arguments], Answer]
@@ -179,7 +179,7 @@ def missing_scope(needed: str, token: Token) -> Answer:
 METHODS: Mapping[str, Method] = {
     "auth.test": Method(auth_test, takes_json=True),
     "auth.revoke": Method(auth_revoke),
-    "chat.postMessage": Method(post_message, "chat:write", takes_json=True, limit=(5, 5)),
+    "chat.postMessage": Method(post_message, "chat:write", takes_json=True),
     "conversations.open": Method(conversations_open, "im:write", takes_json=True, limit=TIER_3),
     "conversations.join": Method(conversations_join, "channels:join", takes_json=True, limit=TIER_3),
     "conversations.list": Method(conversations_list, limit=TIER_2),

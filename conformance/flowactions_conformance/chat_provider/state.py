@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+BURST = 5
+"""How many messages a channel takes at once."""
+
 ALL_SCOPES = ("chat:write", "channels:read", "groups:read", "users:read", "im:write")
 
 
@@ -53,7 +56,7 @@ class Workspace(msgspec.Struct, kw_only=True):
     Args:
         page_size: the maximum size of a page, whatever the caller requests.
         empty_pages: the number of empty pages, each with a cursor, before the first channel.
-        limited: whether calls are limited as `methods.METHODS` says.
+        limited: whether calls are limited as `methods.METHODS` says, and messages to one a second and channel.
     """
 
     id: str
@@ -98,6 +101,7 @@ class State:
         self._codes: dict[str, Code] = {}
         self._open: set[tuple[str, str]] = set()
         self._called: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
+        self._next_post: dict[tuple[str, str], float] = {}
         self.clock = clock
         self._last_micros = 0
 
@@ -141,7 +145,7 @@ class State:
 
         Args:
             workspace: the workspace that is called.
-            what: what is limited: a method, or a method and a channel.
+            what: the method.
             calls: how many calls are allowed in that time.
             seconds: the time.
 
@@ -154,6 +158,19 @@ class State:
         if len(called) >= calls:
             return math.ceil(called[0] + seconds - now)
         called.append(now)
+        return 0
+
+    def seconds_to_post(self, workspace: Workspace, channel_id: str) -> int:
+        """Count a message to a channel, unless it exceeds one a second with bursts of `BURST`.
+
+        Returns:
+            The seconds until the next one is allowed; 0 when this one is.
+        """
+        now, key = self.clock(), (workspace.id, channel_id)
+        at = max(now, self._next_post.get(key, now))
+        if at > now + BURST - 1:
+            return math.ceil(at - now - BURST + 1)
+        self._next_post[key] = at + 1
         return 0
 
     def add_code(self, workspace: Workspace, redirect_uri: str, scopes: Sequence[str]) -> str:

@@ -8,13 +8,16 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 
+from flowactions_conformance.serving import listen, serve, url_of
 from flowactions_hookspecs import AlreadyStarted, StartFailed
 from tests.contract.wrap.bare_host import BareHost, bare
 from tests.contract.wrap.django_host import django_host
@@ -356,6 +359,68 @@ class TestByHand:
             async with actions.lifespan():
                 assert (await client.get("/v1/webhooks/outbox")).json()["code"] == "unauthorized"
 
+    @pytest.mark.parametrize("make", [django_host, fastapi])
+    async def test_a_server_that_sends_none_is_named_once_in_the_log(
+        self, make: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """At the first request, whosever it is; Uvicorn with ``--lifespan off`` in front of Django and FastAPI."""
+        caplog.set_level(logging.ERROR, "flowactions")
+        actions = loaded(tmp_path)
+        async with (
+            without_lifespan(make(actions.wrap)) as url,
+            httpx.AsyncClient(base_url=url, trust_env=False) as client,
+        ):
+            for _ in range(2):
+                assert (await client.get("/items/7")).status_code == 200
+            (said,) = told(caplog)
+            assert "--lifespan off" in said
+            assert "lifespan=False" in said
+            assert (await client.get("/v1/webhooks/outbox")).json()["code"] == "not_started"
+            assert told(caplog) == [said]
+
+    async def test_a_lifespan_that_is_open_is_not_missed(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """By the server, by hand, or where the host has said that it enters it itself."""
+        caplog.set_level(logging.ERROR, "flowactions")
+        actions = loaded(tmp_path)
+        async with serve(django_host(actions.wrap)) as url, httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"{url}/items/7")).status_code == 200
+        app = django_host(actions.wrap)
+        async with (
+            actions.lifespan(),
+            without_lifespan(app) as url,
+            httpx.AsyncClient(trust_env=False) as client,
+        ):
+            assert (await client.get(f"{url}/items/7")).status_code == 200
+        app = actions.wrap(django_host(None), lifespan=False)
+        async with without_lifespan(app) as url, httpx.AsyncClient(trust_env=False) as client:
+            assert (await client.get(f"{url}/items/7")).status_code == 200
+        assert told(caplog) == []
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Give the lines that a lifespan is missing."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if getattr(record, "event", "") == "wrap.no_lifespan_sent"
+    ]
+
+
+@asynccontextmanager
+async def without_lifespan(app: Any) -> AsyncIterator[str]:
+    """Serve by Uvicorn with ``--lifespan off``."""
+    listener = listen()
+    server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_config=None))
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    await until(lambda: server.started)
+    try:
+        yield url_of(listener)
+    finally:
+        server.should_exit = True
+        await running
+
 
 def test_the_frameworks_test_client_runs_both(tmp_path: Path) -> None:
     """Starlette's test client opens and closes the plugins, and fails when they do."""
@@ -374,13 +439,10 @@ def test_the_frameworks_test_client_runs_both(tmp_path: Path) -> None:
         pass
 
 
-@sampled(
-    ("host", "end"),
-    [*((host, signal.SIGTERM) for host in [*WITH_LIFESPAN, "django"]), ("fastapi", signal.SIGINT)],
-    size=1,
-)
-async def test_a_servers_shutdown_ends_both_in_order(host: str, end: signal.Signals, tmp_path: Path) -> None:
+@sampled("run", ["fastapi SIGINT", *(f"{host} SIGTERM" for host in [*WITH_LIFESPAN, "django"])], size=1)
+async def test_a_servers_shutdown_ends_both_in_order(run: str, tmp_path: Path) -> None:
     """A real uvicorn process that is asked to stop: the plugins stop before the host."""
+    host, end = run.split()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -403,6 +465,6 @@ async def test_a_servers_shutdown_ends_both_in_order(host: str, end: signal.Sign
     async with httpx.AsyncClient(base_url=url, timeout=300) as client:
         answer = await client.get("/v1/webhooks/outbox", headers={"x-user": "ada"})
         assert (answer.status_code, answer.json()["data"]) == (200, [])
-    process.send_signal(end)
+    process.send_signal(signal.Signals[end])
     rest, _ = await asyncio.wait_for(process.communicate(), 300)
     assert rest.decode().splitlines() == events[len(events) // 2 :]

@@ -283,9 +283,10 @@ ROOT_PATHS = [
 ]
 
 
-@sampled(("root_path", "path"), ROOT_PATHS, size=3)
-async def test_the_root_path_is_taken_off(root_path: str, path: str, tmp_path: Path) -> None:
+@sampled("asked", ROOT_PATHS, size=3)
+async def test_the_root_path_is_taken_off(asked: tuple[str, str], tmp_path: Path) -> None:
     """At the front, once, and only as whole segments."""
+    root_path, path = asked
     actions = loaded(tmp_path)
     async with actions.lifespan(), client_of(wrapped(actions, passed), root_path) as client:
         assert (await client.get(path, headers=KNOWN)).status_code == 200

@@ -12,7 +12,9 @@ async def a_worker_that_holds(queue: Queue, executor: Executor, rows: int) -> Co
     """Have a worker claim rows of one lane that answers: two of them begin, as many more wait in its memory."""
     claims = ContinuousClaims(queue.store, executor, slots=50, per_destination=2)
     (ask,) = await queue.store.oldest(rows, None)
-    executor.load.limits.record(ask, Outcome(0, 0, status_code=200))
+    executor.load.limits.record(
+        ask.lane, (ask.organization_id, ask.destination), Outcome(0, 0, status_code=200)
+    )
     await claims.run_once()
     assert (claims._lanes.total.in_flight, claims._lanes.total.waiting) == (2, 2)
     return claims

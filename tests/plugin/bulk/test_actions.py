@@ -1,4 +1,4 @@
-"""Bulk actions: the set that was shown, batches, canary, pace and the audit."""
+"""Bulk actions: the set that was shown, batches, pace and the audit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.errors import ActionInvalid, SetChanged
-from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.errors import ActionInvalid
+from flowactions_plugin.insights.filters import Filter, parse
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Action
 from flowactions_plugin.operations import engine as engines
@@ -73,8 +73,9 @@ async def begun(
     actions: Operations, kind: Any, *, scope: Scope = ACME, wanted: Filter = EVERYTHING, **options: Any
 ) -> Action:
     preview = await actions.preview(scope, kind, wanted)
-    options.setdefault("delay_seconds", 0.0)
-    return await actions.change(scope, preview.chosen, MAYA, "receiver is back", **options)
+    action = await actions.change(scope, preview.chosen, MAYA, "receiver is back", **options)
+    assert action is not None
+    return action
 
 
 async def run_step(queue: Queue, action_id: str) -> None:
@@ -91,7 +92,7 @@ async def test_a_retry_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
     await put_dead(queue, 1, organization_id="globex")
     await put(queue, 1)
     actions = Operations(queue.database)
-    action = await begun(actions, "retry", wanted=Filter(agent_id="a"), reset_attempts=True)
+    action = await begun(actions, "retry", wanted=Filter.of(agent="a"), reset_attempts=True)
     assert (action.state, action.counted, action.done) == ("waiting", 3, 0)
     await run_step(queue, action.id)
     done = await Insights(queue.database).action(ACME, action.id)
@@ -106,50 +107,59 @@ async def test_a_retry_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
 
 
 async def test_rows_that_come_later_are_not_in_the_set(queue: Queue) -> None:
-    """What died after the preview stays dead, and a set of which a row has left is refused."""
+    """What died after the preview stays dead."""
     ids = await put_dead(queue, 2)
     actions = Operations(queue.database)
     preview = await actions.preview(ACME, "retry", EVERYTHING)
     (late,) = await put_dead(queue, 1)
     at = preview.chosen.as_of + 60_000
     await queue.run(f"UPDATE flowactions_outbox SET finished_at = {at} WHERE id = '{late}'")  # noqa: S608
-    action = await actions.change(ACME, preview.chosen, MAYA, "", delay_seconds=0)
+    action = await actions.change(ACME, preview.chosen, MAYA, "")
+    assert action is not None
     await run_step(queue, action.id)
     assert (await queue.row(late)).status == "dead"
     assert (await queue.row(ids[0])).status == "pending"
-    preview = await actions.preview(ACME, "retry", Filter(ids=tuple(ids[:1])))
-    assert preview.chosen.count == 0
+    assert (await actions.preview(ACME, "retry", Filter.of(id=tuple(ids[:1])))).count == 0
 
 
-@pytest.mark.parametrize(
-    "change", ["DELETE FROM flowactions_outbox", "UPDATE flowactions_outbox SET status = 'delivered'"]
-)
-async def test_a_changed_set_is_refused(queue: Queue, change: str) -> None:
-    """When a row has left the set, nothing is begun."""
+async def test_rows_that_have_left_a_set_are_left_as_they_are(queue: Queue) -> None:
+    """They were delivered or deleted since it was shown. Of a set of which nothing is left, nothing is begun."""
     ids = await put_dead(queue, 3)
     actions = Operations(queue.database)
     preview = await actions.preview(ACME, "delete", EVERYTHING)
-    await queue.run(f"{change} WHERE id = '{ids[1]}'")
-    with pytest.raises(SetChanged, match="3 then, 2 now"):
-        await actions.change(ACME, preview.chosen, MAYA, "")
-    assert await Insights(queue.database).actions(ACME) == []
-    assert await audit(queue) == []
+    assert preview.count == 3
+    await queue.run(f"UPDATE flowactions_outbox SET status = 'delivered' WHERE id = '{ids[1]}'")  # noqa: S608
+    action = await actions.change(ACME, preview.chosen, MAYA, "")
+    assert action is not None
+    await run_step(queue, action.id)
+    assert (action.counted, await states(queue)) == (2, ["delivered"])
+    preview = await actions.preview(ACME, "delete", EVERYTHING)
+    assert await actions.change(ACME, preview.chosen, MAYA, "") is None
+    assert [each.id for each in await Insights(queue.database).actions(ACME)] == [action.id]
 
 
-async def test_nothing_is_changed_before_an_action_begins(queue: Queue) -> None:
-    """Until then workers find nothing to do, and stopped, it leaves every row as it was."""
+@pytest.mark.parametrize("kind", ["retry", "delete", "cancel"])
+async def test_a_form_that_is_sent_twice_begins_one_action(queue: Queue, kind: Any) -> None:
+    """Together or one after the other; what is shown again is another set."""
+    await (put if kind == "cancel" else put_dead)(queue, 3)
+    actions = Operations(queue.database)
+    chosen = (await actions.preview(ACME, kind, EVERYTHING)).chosen
+    both = await asyncio.gather(*(actions.change(ACME, chosen, MAYA, "") for _ in range(2)))
+    again = await actions.change(ACME, chosen, MAYA, "")
+    assert len({each.id for each in [*both, again] if each is not None}) == 1
+    assert [line.action for line in await audit(queue)] == [kind]
+
+
+async def test_an_action_that_is_stopped_before_a_worker_takes_it_up_changes_nothing(queue: Queue) -> None:
+    """The audit says who ordered it, and who stopped it."""
     await put_dead(queue, 3)
     before = await rows(queue)
     actions = Operations(queue.database)
-    action = await begun(actions, "retry", delay_seconds=10.0)
-    assert action.starts_at - action.created_at == 10_000
-    assert await Engine(queue.database, "me").open() == []
-    assert await Engine(queue.database, "me").run_step(action.id) is None
-    assert await rows(queue) == before
+    action = await begun(actions, "retry")
     stopped = await actions.stop(ACME, action.id, MAYA)
     assert stopped is not None
     assert (stopped.state, stopped.done, stopped.finished_at is None) == ("stopped", 0, False)
-    await queue.run("UPDATE flowactions_actions SET starts_at = 0")
+    assert await Engine(queue.database, "me").open() == []
     assert await Engine(queue.database, "me").run_step(action.id) is None
     assert await rows(queue) == before
     assert [(row.action, row.number, row.actor_name, row.reason) for row in await audit(queue)] == [
@@ -169,7 +179,8 @@ async def test_a_cancellation_ends_its_rows_at_once(queue: Queue) -> None:
     at = preview.chosen.as_of + 1
     await queue.run(f"UPDATE flowactions_outbox SET created_at = {at} WHERE id = '{late}'")  # noqa: S608
     action = await actions.change(ACME, preview.chosen, MAYA, "wrong customer")
-    assert (action.state, action.counted, action.done) == ("done", 5, 5)
+    assert action is not None
+    assert (action.state, action.counted, action.done, action.sent) == ("done", 5, 5, 0)
     ended = [row for row in await rows(queue) if row.status == "dead"]
     assert [row.id for row in ended] == ids
     assert {(row.error_class, row.last_error, row.action_id) for row in ended} == {
@@ -210,8 +221,27 @@ class TestCancellationOfClaimedRows:
         assert await queue.store.withdrawn(held) == {each.id for each in held}
         done = await Insights(queue.database).action(ACME, action.id)
         assert done is not None
-        assert (done.state, done.counted, done.done) == ("done", 4, 4)
+        # Their worker has said nothing of them yet.
+        assert (done.state, done.counted, done.done, done.sent) == ("done", 4, 2, 2)
         assert queue.database.clock() - before >= 2 * HELD_SECONDS
+
+    async def test_what_is_being_sent_is_not_counted_as_cancelled(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever becomes of it: it arrives, fails, or is still on its way. What a worker gives back is cancelled."""
+        monkeypatch.setattr("flowactions_plugin.operations.port.AT_ONCE_SECONDS", -1.0)
+        await put(queue, 7)
+        arrives, fails, returned, _ = await queue.store.claim(4)
+        action = await begun(Operations(queue.database), "cancel")
+        assert action.state == "running"
+        assert await queue.complete(arrives, Outcome(1, 5, status_code=200), Transition("delivered"))
+        assert await queue.complete(fails, Outcome(1, 5, status_code=503), Transition("retrying", 5.0))
+        await queue.store.complete([given_back(returned)])
+        await queue.run("UPDATE flowactions_actions SET withdrawn_at = 1")
+        await run_step(queue, action.id)
+        done = await Insights(queue.database).action(ACME, action.id)
+        assert done is not None
+        assert (done.state, done.counted, done.done, done.sent) == ("done", 7, 4, 3)
 
     async def test_a_worker_sends_what_it_has_begun_and_nothing_else(self, queue: Queue) -> None:
         """Two of twelve are delivered; two that it has claimed, and eight that it has not, are cancelled."""
@@ -226,7 +256,7 @@ class TestCancellationOfClaimedRows:
         claims = await a_worker_that_holds(queue, an_executor(queue, answer), 12)
         await until(lambda: len(sent) == 2)
         action = await begun(Operations(queue.database), "cancel")
-        assert (action.state, action.done) == ("done", 12)
+        assert (action.state, action.done + action.sent) == ("done", 12)
         await look_again(claims)
         assert claims._lanes.total.waiting == 0
         going_on.set()
@@ -299,7 +329,7 @@ async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:
             "INSERT INTO flowactions_attempts (delivery_id, number, started_at, duration_ms)"  # noqa: S608
             f" VALUES ('{row_id}', 1, 1, 1)"
         )
-    action = await begun(Operations(queue.database), "delete", wanted=Filter(agent_id="a"))
+    action = await begun(Operations(queue.database), "delete", wanted=Filter.of(agent="a"))
     await run_step(queue, action.id)
     assert [row.id for row in await rows(queue)] == [kept]
     async with queue.database.read() as connection:
@@ -333,52 +363,14 @@ async def test_a_process_that_is_killed_leaves_its_action_to_another(
     assert (done.state, done.done) == ("done", 5)
 
 
-async def test_the_others_wait_for_the_canary(queue: Queue) -> None:
-    """For its first attempts; then all of them go."""
-    await put_dead(queue, 30)
-    actions = Operations(queue.database)
-    action = await begun(actions, "retry", canary=2)
-    await run_step(queue, action.id)
-    assert (await states(queue)).count("pending") == 2
-    waiting = await Insights(queue.database).action(ACME, action.id)
-    assert waiting is not None
-    assert waiting.state_reason == "waits for 2 of 2 first attempts in a canary of 2 rows"
-    await queue.run("UPDATE flowactions_outbox SET status = 'delivered' WHERE status = 'pending'")
-    await run_step(queue, action.id)
-    assert (await states(queue)).count("dead") == 0
-    done = await Insights(queue.database).action(ACME, action.id)
-    assert done is not None
-    assert (done.state, done.done) == ("done", 30)
-
-
-async def test_a_failing_canary_stops_the_action(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """With the reason; what was not retried stays dead."""
-    await put_dead(queue, 30)
-    actions = Operations(queue.database)
-    action = await begun(actions, "retry", canary=10)
-    await run_step(queue, action.id)
-    found = [row.id for row in await rows(queue) if row.status == "pending"]
-    for row_id, status in zip(found, ("retrying", "dead", "delivered"), strict=False):
-        await queue.run(
-            f"UPDATE flowactions_outbox SET status = '{status}', error_class = 'http_5xx' WHERE id = '{row_id}'"  # noqa: S608
-        )
-    await run_step(queue, action.id)
-    stopped = await Insights(queue.database).action(ACME, action.id)
-    assert stopped is not None
-    assert (stopped.state, stopped.done) == ("stopped", 10)
-    assert stopped.state_reason == "2 of 10 first attempts failed in a canary of 10 rows"
-    assert [row.action for row in await audit(queue)] == ["retry", "stop"]
-    assert "2 of 10 first attempts failed" in caplog.text
-
-
 async def test_an_organization_reaches_its_own_actions_only(queue: Queue) -> None:
     """Nor does it stop those of operators."""
     await put_dead(queue, 1)
     actions = Operations(queue.database)
-    preview = await actions.preview(ALL, "retry", Filter(organization_id="acme"))
-    with pytest.raises(SetChanged, match="1 then, 0 now"):
-        await actions.change(Scope("globex"), preview.chosen, MAYA, "")
+    preview = await actions.preview(ALL, "retry", Filter.of(organization="acme"))
+    assert await actions.change(Scope("globex"), preview.chosen, MAYA, "") is None
     action = await actions.change(ALL, preview.chosen, OPERATOR, "")
+    assert action is not None
     assert await Insights(queue.database).action(Scope("globex"), action.id) is None
     assert await actions.stop(Scope("globex"), action.id, MAYA) is None
     assert await Insights(queue.database).actions(Scope("globex")) == []
@@ -388,20 +380,36 @@ async def test_an_organization_reaches_its_own_actions_only(queue: Queue) -> Non
     assert (await Insights(queue.database).actions(ALL))[0].state == "waiting"
 
 
-async def test_a_forged_set_is_refused(queue: Queue) -> None:
-    """One of the future, an empty one, or one with text that no database can hold."""
+@pytest.mark.parametrize(
+    ("kind", "wanted", "message"),
+    [
+        ("resend", "", "Say which deliveries"),
+        ("resend", "type:t", "Say which deliveries"),
+        ("cancel", "ended-since:1d", "has not ended"),
+        ("cancel", "ended-before:1d", "has not ended"),
+        ("cancel", "status:dead", "Cancel changes what is pending or retrying only"),
+        ("retry", "status:waiting", "Retry changes what is dead only"),
+        ("delete", "status:due,delivered", "Delete changes what is dead only"),
+        ("resend", "since:1d status:dead", "Resend changes what is delivered only"),
+    ],
+)
+async def test_a_filter_that_can_only_be_empty_is_refused(
+    queue: Queue, kind: Any, wanted: str, message: str
+) -> None:
+    """With the preview as with the action; a state that is meant anyway may be named."""
     actions = Operations(queue.database)
-    for forged, message in (
-        (Selection("retry", EVERYTHING, 1 << 52, 1), "time to come"),
-        (Selection("retry", EVERYTHING, 1, 0), "nothing to do"),
-        (Selection("retry", Filter(agent_id="a\0"), 1, 1), "no row can hold"),
-        (Selection("retry", Filter(created_from=1 << 60), 1, 1), "is not one"),
-        (Selection("resend", EVERYTHING, 1, 1), "Say which deliveries"),
-    ):
-        with pytest.raises(ActionInvalid, match=message):
-            await actions.change(ACME, forged, MAYA, "")
-    with pytest.raises(SetChanged):
-        await actions.change(ACME, Selection("retry", EVERYTHING, -1, 1), MAYA, "")
+    with pytest.raises(ActionInvalid, match=message):
+        await actions.preview(ACME, kind, parse(wanted))
+    with pytest.raises(ActionInvalid, match=message):
+        await actions.change(ACME, Selection(kind, parse(wanted), 1), MAYA, "")
+    for own, state in (("cancel", "due"), ("retry", "dead,pending"), ("cancel", "retrying")):
+        assert (await actions.preview(ACME, own, parse(f"status:{state}"))).count == 0  # type: ignore[arg-type]
+
+
+async def test_a_set_of_the_future_is_refused(queue: Queue) -> None:
+    """Rows that come later would be in it."""
+    with pytest.raises(ActionInvalid, match="time to come"):
+        await Operations(queue.database).change(ACME, Selection("retry", EVERYTHING, 1 << 52), MAYA, "")
 
 
 @pytest.mark.parametrize(
@@ -410,14 +418,13 @@ async def test_a_forged_set_is_refused(queue: Queue) -> None:
         ("retry", {"rate": 0.0}),
         ("retry", {"rate": float("nan")}),
         ("retry", {"rate": float("inf")}),
-        ("retry", {"canary": -1}),
         ("delete", {"rate": 1.0}),
-        ("cancel", {"canary": 1}),
+        ("cancel", {"rate": 1.0}),
         ("delete", {"reset_attempts": True}),
     ],
 )
 async def test_options_are_checked(queue: Queue, kind: Any, options: dict[str, Any]) -> None:
-    """Rate, canary and attempts go with kinds that send, within bounds."""
+    """Rate and attempts go with kinds that send, within bounds."""
     await put_dead(queue, 1)
     await put(queue, 1)
     actions = Operations(queue.database)
@@ -428,7 +435,7 @@ async def test_options_are_checked(queue: Queue, kind: Any, options: dict[str, A
 
 
 async def test_a_preview_names_the_destinations_and_organizations_with_the_most_rows(queue: Queue) -> None:
-    """And the time that they take, by what workers have delivered before and by the rate."""
+    """Those of all organizations, for operators."""
     await put_dead(queue, 3, destination="https://a.example:443")
     await put_dead(queue, 1, destination="https://b.example:443")
     await put_dead(queue, 2, organization_id="globex", destination="https://b.example:443")
@@ -439,14 +446,6 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
         ("https://b.example:443", 3),
     ]
     assert [(each.name, each.number) for each in preview.organizations] == [("acme", 4), ("globex", 2)]
-    assert preview.seconds_to_drain is None
-    assert (await actions.preview(ALL, "retry", EVERYTHING, rate=2)).seconds_to_drain == 3
-    now = int(queue.database.clock() * 1000)
-    await queue.run(
-        "INSERT INTO flowactions_statistics (bucket, organization_id, destination, delivered, failed, dead, duration_ms)"  # noqa: S608
-        f" VALUES ({now}, '', '', 200, 100, 0, 5), ({now}, 'acme', 'd', 900, 0, 0, 5)"
-    )
-    assert (await actions.preview(ALL, "retry", EVERYTHING, rate=2)).seconds_to_drain == 6
 
 
 async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) -> None:
@@ -474,10 +473,11 @@ async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) 
 
 async def test_the_audit_and_finished_actions_are_kept_for_a_year(queue: Queue) -> None:
     """An action that is not finished stays."""
-    await put_dead(queue, 2)
+    await put_dead(queue, 1)
+    await put_dead(queue, 1, agent_id="b")
     actions = Operations(queue.database)
     old, open_one, new = [
-        (await begun(actions, "retry", wanted=Filter(status="dead"), delay_seconds=60.0)).id for _ in range(3)
+        (await begun(actions, "retry", wanted=Filter.of(agent=agent))).id for agent in ("a", "a", "b")
     ]
     assert await actions.stop(ACME, old, MAYA) is not None
     year_ago = queue.database.clock() - 366 * 86_400

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import actions as actions_table
 from tests.plugin.bulk.test_actions import ACME, EVERYTHING, MAYA, OPERATOR, begun, put_dead, states
 from tests.queueing import Queue
-from tests.waiting import until
 
 OLD = 90 * 24 * 3600 * 1000
 
@@ -47,7 +40,7 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     mine = await put_old(queue, 5)
     await put_old(queue, 3, "globex")
     actions = Operations(queue.database)
-    wanted = Filter(organization_id="acme", ids=tuple(mine[:3]))
+    wanted = Filter.of(organization="acme", id=tuple(mine[:3]))
     action = await begun(actions, "retry", scope=scope, wanted=wanted, rate=0.01)
     await Engine(queue.database, "me").run_step(action.id)
     assert await prune_all(queue) == 3
@@ -56,45 +49,11 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     assert await prune_all(queue) == 5
     everything = await put_old(queue, 2) + await put_old(queue, 2, "globex")
     preview = await actions.preview(Scope(None), "delete", EVERYTHING)
-    action = await actions.change(Scope(None), preview.chosen, OPERATOR, "", delay_seconds=60)
+    assert await actions.change(Scope(None), preview.chosen, OPERATOR, "")
     assert await prune_all(queue) == 0
     # What died later is not in its set.
     await queue.run("UPDATE flowactions_actions SET as_of = 1")
     assert await prune_all(queue) == len(everything)
-
-
-async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(postgres_url: str) -> None:
-    """Either the action is refused because its rows are others by then, or retention waits for it and passes them over."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
-    async with Database(url) as database, Database(url) as elsewhere:
-        queue, actions = Queue(database), Operations(database)
-        ids = await put_old(queue, 3)
-        locks = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'flowactions_actions'::regclass"
-
-        async def waits() -> bool:
-            async with database.read() as connection:
-                return bool((await connection.exec_driver_sql(locks)).all())
-
-        preview = await actions.preview(ACME, "retry", EVERYTHING)
-        beginning = actions.change(ACME, preview.chosen, MAYA, "", delay_seconds=60)
-        async with elsewhere.write() as removing:
-            await elsewhere.lock_table(removing, actions_table, "SHARE")
-            await removing.exec_driver_sql(f"DELETE FROM flowactions_outbox WHERE id = '{ids[0]}'")  # noqa: S608
-            begin = asyncio.create_task(beginning)
-            await until(lambda: begin.done() or waits())
-        with pytest.raises(SetChanged):
-            await begin
-        assert not await Insights(queue.database).actions(ACME)
-        preview = await actions.preview(ACME, "retry", EVERYTHING)
-        action = await actions.change(ACME, preview.chosen, MAYA, "", delay_seconds=60)
-        await queue.run("UPDATE flowactions_actions SET finished_at = 1")
-        async with elsewhere.write() as starting:
-            # As it is before its transaction has ended.
-            await starting.exec_driver_sql("UPDATE flowactions_actions SET finished_at = NULL")
-            prune = asyncio.create_task(prune_all(queue))
-            await until(lambda: prune.done() or waits())
-        assert await prune == 0
-        assert (await states(queue), action.counted) == (["dead", "dead"], 2)
 
 
 async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_time(queue: Queue) -> None:

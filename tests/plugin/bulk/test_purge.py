@@ -26,7 +26,7 @@ from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.health.test_status import completion
-from tests.queueing import Queue, an_executor, claimed
+from tests.queueing import Queue, an_executor
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
@@ -239,7 +239,7 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
     place = "http://acme-only.example:80"
     executor = an_executor(queue, lambda _request: httpx.Response(200))
     executor.load.limits.record(
-        claimed(destination=place), Outcome(0, 0, error="timed out after 10 s while connecting")
+        1, ("acme", place), Outcome(0, 0, error="timed out after 10 s while connecting")
     )
     fleet = Fleet(queue.database, "continuous", 1)
     fleet.begin()
@@ -290,7 +290,9 @@ async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queu
     await Purge(queue.database, "acme").begin(OPERATOR)
     answering.set()
     await sending
-    executor.load.limits.record(claim, Outcome(0, 0, error="timed out after 10 s"))
+    executor.load.limits.record(
+        claim.lane, ("acme", claim.destination), Outcome(0, 0, error="timed out after 10 s")
+    )
     assert executor.load.limits.limited() != {}
     await executor.completer.flush()
     assert executor.load.limits.limited() == {}

@@ -119,7 +119,55 @@ HOSTILE: Final[Mapping[str, tuple[int, dict[str, str], bytes]]] = {
     "an endless wait": (429, {**JSON, "retry-after": "9" * 5000}, b"{}"),
     "a wait that is no number": (429, {**JSON, "retry-after": "٣"}, b"{}"),
 }
-"""Status, headers and body of answers that no provider should give; none of them is a success."""
+"""Status, headers and body of answers that no provider should give."""
+
+SAYS_OK: Final = frozenset(
+    {
+        "ok without anything",
+        "ok with nulls",
+        "numbers for text",
+        "surrogates for ids",
+        "line feeds for ids",
+        "NUL for ids",
+        "lists for objects",
+        "an unusable cursor",
+        "a number as cursor",
+        "not UTF-8",
+        "plain text",
+        "no type",
+        "created",
+    }
+)
+"""Those of them that say that a message was posted (§4.1)."""
+
+
+OK_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+UNREAD: Final[Mapping[str, bytes]] = {
+    "the text ok": OK_HEAD + b"content-length: 2\r\n\r\nok",
+    "another word for ok": OK_HEAD + b'content-length: 16\r\n\r\n{"success":true}',
+    "ok as text": OK_HEAD + b'content-length: 13\r\n\r\n{"ok":"true"}',
+    "ok as a number": OK_HEAD + b'content-length: 8\r\n\r\n{"ok":1}',
+    "a revoked token, but not in the provider's way": OK_HEAD
+    + b'content-length: 24\r\n\r\n{"error":"invalid_auth"}',
+    "a list": OK_HEAD + b'content-length: 13\r\n\r\n[{"ok":true}]',
+    "null": OK_HEAD + b"content-length: 4\r\n\r\nnull",
+    "a page for signing in": b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>",
+    "nothing": OK_HEAD + b"content-length: 0\r\n\r\n",
+    "no content": b"HTTP/1.1 204 No Content\r\n\r\n",
+    "accepted": b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n",
+    "broken off": OK_HEAD + b'content-length: 100\r\n\r\n{"ok":true,"ts":"1"}',
+    "a chunk broken off": OK_HEAD + b'transfer-encoding: chunked\r\n\r\n5\r\n{"o',
+    "no last chunk": OK_HEAD + b'transfer-encoding: chunked\r\n\r\nb\r\n{"ok":true}\r\n',
+    "no size of a chunk": OK_HEAD + b'transfer-encoding: chunked\r\n\r\nzz\r\n{"ok":true}',
+    "both lengths": OK_HEAD + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+    "two lengths": OK_HEAD + b"content-length: 2\r\ncontent-length: 2\r\n\r\nok",
+    "a name with a space": OK_HEAD + b"x y: z\r\ncontent-length: 2\r\n\r\nok",
+    "headers without an end": OK_HEAD + b"x: " + b"y" * 70_000 + b"\r\n\r\nok",
+    "too much": OK_HEAD + b"content-length: %d\r\n\r\n" % (MAX_BYTES + 1) + b" " * (MAX_BYTES + 1),
+    "no HTTP": b"SSH-2.0-OpenSSH_9.2\r\n",
+}
+"""Answers, raw, that say that a call succeeded, or nothing that can be understood, and not in the provider's way."""
 
 
 def is_proper(value: Any) -> bool:
@@ -180,6 +228,9 @@ class TestReading:
         # Lists that are empty, and what a method does not look at.
         unread = {"auth.revoke", "conversations.list", "users.conversations", "users.list", "auth.test"}
         proper = {"refused", "given"} if method in unread else {"refused"}
+        if method == "chat.postMessage":
+            assert {name for name, outcome in outcomes.items() if outcome == "given"} == SAYS_OK
+            outcomes = {name: outcome for name, outcome in outcomes.items() if name not in SAYS_OK}
         assert {name: outcome for name, outcome in outcomes.items() if outcome not in proper} == {}
 
     @pytest.mark.parametrize("method", CALLS)
@@ -192,12 +243,64 @@ class TestReading:
             ({"content-type": 'Application/JSON; charset="latin-1"'}, body),
             ({"content-type": "application/vnd.chat+json"}, body),
             ({**JSON, "content-encoding": "gzip"}, gzip.compress(body)),
+            ({"content-type": "text/html"}, body),
+            ({}, body),
+            (JSON, b"\xef\xbb\xbf" + body),
             (JSON, body + b" " * (MAX_BYTES - len(body))),
         ]
         waiting = [raw(200, headers, content) for headers, content in dresses]
         async with answering(waiting) as provider:
             values = [await CALLS[method](provider) for _ in dresses]
         assert all(value == values[0] for value in values)
+
+    @pytest.mark.parametrize("method", CALLS)
+    async def test_a_success_that_cannot_be_read_has_words_of_its_own(self, method: str) -> None:
+        """A message may have been posted; other answers were not Slack's. Neither is asked for again (§7.1)."""
+        code = "maybe_posted" if method == "chat.postMessage" else "unreadable_answer"
+        codes = {}
+        for name, answer in UNREAD.items():
+
+            async def serve(writer: asyncio.StreamWriter, answer: bytes = answer) -> None:
+                writer.write(answer)
+                await writer.drain()
+                writer.close()
+
+            async with answering(serve) as provider:
+                with pytest.raises(ChatRefused) as refused:
+                    await CALLS[method](provider)
+            codes[name] = (refused.value.code, refused.value.transient)
+        assert codes == dict.fromkeys(UNREAD, (code, False))
+
+    @pytest.mark.parametrize("status", [199, 300, 400, 500, 503])
+    def test_another_status_is_none_of_the_providers_answers(self, status: int) -> None:
+        """With anything that is no refusal in the provider's form, the call may succeed later."""
+        for body in (b'{"ok":true,"ts":"1"}', b"", b"<html>", b'{"ok":false,"error":"invalid_auth"}'):
+            with pytest.raises(ChatRefused) as refused:
+                read_answer(status, JSON, body)
+            assert (refused.value.code, refused.value.transient) == ("unreachable", True)
+
+    async def test_an_error_whose_body_breaks_off_may_be_repeated(self) -> None:
+        """Its status says that the message was not posted."""
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 503 Down\r\ncontent-length: 100\r\n\r\n<html>")
+            await writer.drain()
+            writer.close()
+
+        async with answering(serve) as provider:
+            with pytest.raises(ChatRefused) as refused:
+                await provider.post_message("xoxb-1", "C1", "hi")
+        assert (refused.value.code, refused.value.transient) == ("unreachable", True)
+
+    async def test_an_answer_that_is_silent_after_its_head_is_not_repeated(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The call ends at its time, and the message may have been posted."""
+        monkeypatch.setattr("flowactions_plugin.chat.provider.CALL_SECONDS", 0.2)
+        async with answering([b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"]) as provider:
+            with pytest.raises(ChatRefused) as refused:
+                await provider.post_message("xoxb-1", "C1", "hi")
+        assert refused.value.code == "maybe_posted"
 
     async def test_display_names_are_cleaned_and_not_refused(self) -> None:
         """One unusual name does not remove others from a picker, and fits on one line of limited length."""
@@ -283,7 +386,7 @@ class TestBounds:
         async with answering(serve) as provider:
             tracemalloc.start()
             with pytest.raises(AnswerTooLarge):
-                await provider.post_message("xoxb-1", "C1", "hi")
+                await provider.members("xoxb-1", None, 999)
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
         assert sent < 32 << 20  # what the buffers of both sides' sockets take
@@ -336,19 +439,6 @@ class TestBounds:
             tracemalloc.stop()
         assert peak < 64 << 20
 
-    async def test_an_incomplete_body_is_refused(self) -> None:
-        """Also when the received part would be a complete answer."""
-
-        async def serve(writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n")
-            writer.write(b'{"ok":true,"ts":"1"}')
-            await writer.drain()
-            writer.close()
-
-        async with answering(serve) as provider:
-            with pytest.raises(ChatRefused):
-                await provider.post_message("xoxb-1", "C1", "hi")
-
 
 class TestEverywhere:
     """Hostile answers at the node, in a deferred walk, and at every route."""
@@ -359,6 +449,8 @@ class TestEverywhere:
         # The fake provider gives a type of its own to what has none, and headers that are ASCII.
         if headers and all(" " <= character <= "~" for character in "".join(headers.values()))
     }
+
+    REFUSALS: Final = {name: fault for name, fault in FAULTS.items() if name not in SAYS_OK}
 
     @pytest.fixture
     async def run(self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
@@ -372,8 +464,9 @@ class TestEverywhere:
         self, run: ChatHost, caplog: pytest.LogCaptureFixture
     ) -> None:
         """With its line of §6.3, halting as configured, and with as many posts as retry says."""
-        for name, fault in self.FAULTS.items():
-            most = 1 if name == "an endless wait" else 4
+        for name, fault in self.REFUSALS.items():
+            passing = not 200 <= fault.status < 300 or b'"ok":false' in fault.body
+            most = 4 if passing and name != "an endless wait" else 1
             for retry, posts in ((False, 1), (True, most)):
                 for proceed in (True, False):
                     run.provider.faults["chat.postMessage"].extend([fault] * posts)
@@ -392,7 +485,7 @@ class TestEverywhere:
 
     async def test_a_deferred_message_is_posted_once(self, run: ChatHost) -> None:
         """Its record is deleted with the failure, so that it is not retried later."""
-        for name, fault in self.FAULTS.items():
+        for name, fault in self.REFUSALS.items():
             walk = a_walk(pacing=Deferred("s"))
             config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
             await run.actions.reach(walk, Node(id="n", type="chat_message", config=config))
@@ -402,6 +495,37 @@ class TestEverywhere:
                 results = (await run.actions.advance(walk, "s")).results
                 assert [(result.reason, result.halt) for result in results] == expected, name
             assert run.provider.calls == ["chat.postMessage"], name
+
+    @pytest.mark.parametrize("retry", [True, False])
+    async def test_what_says_ok_is_sent_with_or_without_a_timestamp(self, run: ChatHost, retry: bool) -> None:
+        """Once, at the node and as a test message, whose timestamp is empty text then (§4.1)."""
+        await run.browser.put("/integrations/chat/connection/default-channel", json={"channelId": "C0GENERAL"})
+        said = {name: self.FAULTS[name] for name in SAYS_OK & set(self.FAULTS)}
+        said["a byte order mark"] = Fault(200, b'\xef\xbb\xbf{"ok":true,"ts":"1.2"}', tuple(JSON.items()))
+        for name, fault in said.items():
+            run.provider.calls.clear()
+            run.provider.faults["chat.postMessage"].extend([fault] * 2)
+            assert (await run.message(chatRetryOnFailure=retry)).status == "sent", name
+            sent = await run.browser.post("/integrations/chat/send-message", json={"text": "x"})
+            timestamp = {"plain text": "1", "created": "1", "a byte order mark": "1.2"}.get(name, "")
+            assert sent.json() == {"data": {"ok": True, "ts": timestamp}}, name
+            assert run.provider.calls == ["chat.postMessage"] * 2, name
+        assert (await run.card())["lastError"] is None
+
+    async def test_an_unread_success_says_what_to_look_at(
+        self, run: ChatHost, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The author learns that it may have been posted, the operator what is not Slack's; installs likewise."""
+        login = Fault(200, b"<html>Sign in</html>", (("content-type", "text/html"),))
+        run.provider.faults["chat.postMessage"].append(login)
+        result = await run.message(chatRetryOnFailure=True)
+        assert result.message is not None
+        assert result.message.startswith("The message may have been posted")
+        for method in ("auth.test", "oauth.v2.access"):
+            run.provider.faults[method].append(login)
+            assert await run.connect() == {"chat": "error", "reason": "unreadable_answer"}
+        told = [message for message in caplog.messages if "CHAT_API_URL" in message]
+        assert len(told) == 3
 
     @pytest.mark.ci
     async def test_no_route_answers_500(
@@ -415,7 +539,7 @@ class TestEverywhere:
             faults["chat.postMessage"].append(fault)
             await run.browser.put("/integrations/chat/connection/default-channel", json=channel)
             sent = await run.browser.post("/integrations/chat/send-message", json={"text": "x"})
-            assert (sent.status_code, sent.json()["data"]["ok"]) == (200, False), name
+            assert (sent.status_code, sent.json()["data"]["ok"]) == (200, name in SAYS_OK), name
             lists = {"joined:": "users.conversations", "others:": "conversations.list", "": "users.list"}
             for cursor, method in lists.items():
                 faults[method].extend([fault] * 3)

@@ -80,7 +80,7 @@ class TestScopes:
         card = await run.card()
         assert (card["missingScopes"], card["advice"], card["scopes"]) == ([], None, SCOPES.split(","))
 
-    @sampled(
+    @pytest.mark.parametrize(
         ("more", "missing"),
         [
             ({}, ["chat:write"]),
@@ -91,7 +91,6 @@ class TestScopes:
             ({"needed": "\ud800,<script>,a b\u0000,chat:write," + "x" * 101}, ["chat:write", "a"]),
             ({"needed": ",".join(f"s{at}" for at in range(5000))}, [f"s{at}" for at in range(100)]),
         ],
-        size=4,
     )
     async def test_the_providers_missing_scopes_are_validated(
         self, run: ChatHost, more: dict[str, Any], missing: list[str]

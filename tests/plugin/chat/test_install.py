@@ -52,6 +52,35 @@ class TestInstall:
         assert query["redirect_uri"] == [CALLBACK]
         assert query["client_id"] == [CLIENT_ID]
 
+    @pytest.mark.parametrize("login", ["/login", ""])
+    async def test_who_is_not_signed_in_is_sent_to_the_login_page_and_back(
+        self, sqlite_url: str, login: str
+    ) -> None:
+        """From the link alone; without a login page, for scripts, and at every other route it is 401 (§4.1.1)."""
+        async with chat_host(sqlite_url, FLOWACTIONS_LOGIN_PATH=login) as run:
+            run.host.principal = None
+            for accept in ("text/html", "*/*", ""):
+                answer = await run.browser.get("/integrations/chat/install?a=b", headers={"accept": accept})
+                assert answer.status_code == (303 if login else 401), accept
+                if login:
+                    back = "%2Fintegrations%2Fchat%2Finstall%3Fa%3Db"
+                    assert answer.headers["location"] == f"http://host/login?next={back}"
+                    assert answer.headers["cache-control"] == "no-store"
+                    assert "set-cookie" not in answer.headers
+            json = await run.browser.get("/integrations/chat/install", headers={"accept": "application/json"})
+            assert (json.status_code, json.json()["code"]) == (401, "unauthorized")
+            for method, path in (
+                ("GET", "connection"),
+                ("DELETE", "connection"),
+                ("PUT", "connection/default-channel"),
+                ("POST", "send-message"),
+                ("GET", "channels"),
+                ("GET", "members"),
+            ):
+                url = f"/integrations/chat/{path}"
+                answer = await run.browser.request(method, url, headers={"accept": "text/html"})
+                assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), url
+
     async def test_install_answers_with_json_on_request(self, run: ChatHost) -> None:
         """A dashboard that uses fetch gets the URL in a body (§4.1.1)."""
         answer = await run.browser.get("/integrations/chat/install", headers={"accept": "application/json"})
@@ -166,10 +195,9 @@ class TestInstall:
         assert token.dead == "token_revoked"
         assert await run.card() is None
 
-    @sampled(
+    @pytest.mark.parametrize(
         ("code", "said"),
         [("bad_redirect_uri", "bad_redirect_uri"), ("x" * 500, "x" * 100), ("", "unreachable")],
-        size=2,
     )
     async def test_a_refused_exchange_redirects_with_the_providers_code(
         self, run: ChatHost, code: str, said: str

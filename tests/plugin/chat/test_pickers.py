@@ -193,16 +193,21 @@ async def test_a_throttled_search_returns_partial_results_and_a_cursor(
     assert (len(rest["data"]), rest["notice"]) == (20, None)
 
 
-async def test_an_outage_during_a_search_returns_partial_results(big: ChatHost) -> None:
-    """Before the first page, it is an error with advice."""
+@pytest.mark.parametrize(
+    ("answer", "advice"), [(DOWN, "try again later"), (Fault(200, b"<html>"), "Ask the people who operate")]
+)
+async def test_an_outage_during_a_search_returns_partial_results(
+    big: ChatHost, answer: Fault, advice: str
+) -> None:
+    """Before the first page, it is an error with advice; so is an answer that cannot be read."""
     big.provider.state.workspaces[0].page_size = 10
-    big.provider.faults["conversations.list"].extend([Fault(passes=True)] * 4 + [DOWN])
+    big.provider.faults["conversations.list"].extend([Fault(passes=True)] * 4 + [answer])
     found = await page(big, CHANNELS, search="c-00")
     assert (len(found["data"]), "the list is incomplete" in found["notice"]) == (10, True)
-    big.provider.faults["conversations.list"].append(DOWN)
-    answer = await big.browser.get(CHANNELS, params={"cursor": "others:bmV4dDowMDAwMDk="})
-    assert (answer.status_code, answer.json()["code"]) == (502, "chat_refused")
-    assert "try again later" in answer.json()["detail"]
+    big.provider.faults["conversations.list"].append(answer)
+    refused = await big.browser.get(CHANNELS, params={"cursor": "others:bmV4dDowMDAwMDk="})
+    assert (refused.status_code, refused.json()["code"]) == (502, "chat_refused")
+    assert advice in refused.json()["detail"]
 
 
 @pytest.mark.ci

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from itertools import permutations
 from typing import Any
@@ -17,6 +18,9 @@ from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import Fault, Gate, Token, Workspace, sample_workspace
 from flowactions_hookspecs import AuthEvent
+from flowactions_plugin.chat.connections import TURN_SECONDS
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -280,6 +284,67 @@ async def test_a_turn_ends_with_its_holder_or_its_lease(run: ChatHost) -> None:
     assert await store.take_turn("T1", "three", 60_000)
     await store.end_turn("T1", "two")
     assert not await store.take_turn("T1", "four", 60_000)
+
+
+def turn_of(run: ChatHost) -> AbstractAsyncContextManager[None]:
+    chat = services_of(run.host)._chat
+    assert isinstance(chat, Chat)
+    return chat.connections._turn("T1")
+
+
+async def age_turns(run: ChatHost, seconds: float) -> None:
+    """Let that much of each turn's lease be over."""
+    async with services_of(run.host)._database.write() as connection:
+        aged = "UPDATE flowactions_oauth_states SET expires_at = expires_at - :passed WHERE id LIKE 'turn:%'"
+        await connection.execute(text(aged), {"passed": int(seconds * 1000)})
+
+
+async def test_a_turn_that_takes_long_stays_its_holders(run: ChatHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease is renewed: however many connections a revocation has to test, no install comes in between."""
+    monkeypatch.setattr("flowactions_plugin.chat.connections.RENEW_SECONDS", 0.01)
+    renewals, renew = 0, ConnectionStore.renew_turn
+
+    async def renewing(self: ConnectionStore, *given: Any) -> bool:
+        nonlocal renewals
+        renewals += 1
+        try:
+            return await renew(self, *given)
+        finally:
+            await age_turns(run, TURN_SECONDS / 3)
+
+    monkeypatch.setattr(ConnectionStore, "renew_turn", renewing)
+    store = store_of(run)
+
+    async def is_kept() -> bool:
+        assert not await store.take_turn("T1", "another", 60_000)
+        return renewals > 6
+
+    async with turn_of(run):
+        await until(is_kept)
+    assert await store.take_turn("T1", "another", 60_000)
+
+
+async def test_a_turn_that_is_lost_ends(run: ChatHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who could not renew it, and finds another holder, does nothing more, and leaves the other's turn alone."""
+    monkeypatch.setattr("flowactions_plugin.chat.connections.RENEW_SECONDS", 0.01)
+    store, taken, renew = store_of(run), asyncio.Event(), ConnectionStore.renew_turn
+
+    async def renewing(self: ConnectionStore, *given: Any) -> bool:
+        await taken.wait()
+        return await renew(self, *given)
+
+    monkeypatch.setattr(ConnectionStore, "renew_turn", renewing)
+
+    async def too_slow() -> None:
+        async with turn_of(run):
+            await age_turns(run, TURN_SECONDS + 1)
+            assert await store.take_turn("T1", "another", 60_000)
+            taken.set()
+            await asyncio.Event().wait()
+
+    with pytest.raises(ChatRefused, match="try again later"):
+        await too_slow()
+    assert not await store.take_turn("T1", "third", 60_000)
 
 
 class TestOrganizationDeleted:

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.engine import make_url
 
+from flowactions_conformance.chat_provider import Fault
 from flowactions_plugin.cli.checks import Check, Checks, check_egress
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.diagnosis import _clock, _writing, check_deliveries
@@ -82,6 +83,11 @@ async def test_chat_tokens_and_keys_are_tried(database_url: str, tmp_path: Path)
         assert revoked.code == 0
         assert "warning  chat         organization acme: token_revoked" in revoked.out
         assert "Reconnect the chat workspace." in revoked.out
+        portal = Fault(200, b"<html>Sign in</html>", (("content-type", "text/html"),))
+        run.provider.faults["auth.test"].append(portal)
+        unread = await command("doctor", cwd=tmp_path, **run.host.settings)
+        assert "failed   chat         organization acme: unreadable_answer" in unread.out
+        assert "CHAT_API_URL" in unread.out
         assert (await run.card())["status"] == "active"
         for ended in (well, lost, revoked):
             assert "xoxb" not in ended.out + ended.err
@@ -146,7 +152,7 @@ async def test_deliveries_that_wait_for_the_host_are_told(
         ("failed", "2 deliveries wait, without an attempt, since 1970-01-01T00:00:02Z: no secret: SECRET_A"),
         ("warning", "1 delivery waits, without an attempt, since 1970-01-01T00:00:01Z: no secret: SECRET_B"),
     ]
-    assert all("outbox list --error waits" in check["advice"] for check in waiting)
+    assert all("outbox list --where error:waits" in check["advice"] for check in waiting)
 
 
 async def test_a_database_that_cannot_be_written_is_told(outage: Outage, tmp_path: Path) -> None:

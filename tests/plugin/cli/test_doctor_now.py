@@ -64,34 +64,50 @@ async def seen(queue: Queue, pid: int, ago: int, machine: str = "h", **changes: 
     await queue.run(insert(schema.workers).values(host_name=machine, **{**values, **rest, **changes}))
 
 
+async def test_doctor_says_how_many_slots_slow_receivers_have(queue: Queue) -> None:
+    """Of all workers that are alive, where they have any."""
+    for pid in (1, 2):
+        await seen(queue, pid, 0, in_flight=60, slow=30)
+    await seen(queue, 3, 3600, "other", in_flight=60, slow=30)
+    (workers,) = await found(queue, "workers")
+    assert workers.message == "2 alive, 120 in flight, 60 of these to slow receivers"
+
+
 async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
-    """And how many more; one that is older is told while deliveries wait for it, one that has recovered is not."""
+    """The latest failure first, and how many more; of an old one only while deliveries wait for it, of a healed one nothing."""
     now = int(await queue.database.time() * 1000)
     old = now - 7_200_000
     await fails(queue, "http://old:1", last_failure_at=old, failing_since=old - 1000)
     await fails(queue, "http://waits:1", last_failure_at=old, failing_since=old - 2000)
     await queue.put(destination="http://waits:1")
     await fails(queue, "http://recovered:1", failing_since=None, failures_in_row=0)
-    await fails(queue, "http://few:1", failures_in_row=19)
-    for number in range(NAMED + 2):
-        await fails(queue, f"http://now{number:02}:1", failing_since=now - 1000 + number)
+    await fails(queue, "http://few:1", failures_in_row=2)
+    for number in range(NAMED):
+        await fails(queue, f"http://now{number:02}:1", last_failure_at=now - number)
     checks = await found(queue, "destination")
     assert {each.result for each in checks} == {"warning"}
     assert [each.message.split(" ")[0] for each in checks] == [
-        "http://waits:1",
-        *(f"http://now{number:02}:1" for number in range(NAMED - 1)),
-        "3",
+        *(f"http://now{number:02}:1" for number in range(NAMED)),
+        "1",
     ]
-    assert checks[-1].message == "3 more destinations fail"
+    assert checks[-1].message == "1 more destination fails"
     assert checks[0].message.startswith(
-        "http://waits:1 of organization acme has failed 20 times in a row since "
+        "http://now00:1 of organization acme has failed 20 times in a row since "
     )
-    assert "outbox list --destination http://waits:1" in checks[0].advice
+    where = "'organization:acme destination:http://now00:1'"
+    assert checks[0].advice == (
+        f"see what it answers: flowactions outbox list --where {where}; to pause it: flowactions destinations pause"
+        " http://now00:1 --organization acme"
+    )
+    await queue.run(
+        "UPDATE flowactions_destinations SET failing_since = NULL WHERE destination LIKE 'http://now%'"
+    )
+    assert [each.message.split(" ")[0] for each in await found(queue, "destination")] == ["http://waits:1"]
 
 
 @pytest.mark.parametrize("failures", [2, 5, 20])
 async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue, failures: int) -> None:
-    """From three failures in a row on, which are most of the hour's, as Destinations has them; to a tenant masked."""
+    """From three failures in a row on; to a tenant masked."""
     places = {
         "http://nowhere.invalid:80": Outcome(
             0, 1, error="nowhere.invalid has no address now: the name was not found"
@@ -106,12 +122,11 @@ async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue,
             counts.add(Completion(row, outcome, Transition("retrying")))
             await add_counts(queue.database, {("acme", place): counts}, queue.database.clock())
     told = {each.message.split(" ")[0]: each.message for each in await found(queue, "destination")}
-    rows = {each.destination: each for each in await Insights(queue.database).destinations(Scope(), 10)}
-    tenants = {
-        each.destination: each for each in await Insights(queue.database).destinations(Scope("acme"), 10)
-    }
+    insights = Insights(queue.database)
+    rows = {each.destination: each for each in (await insights.destinations(Scope(), 10))[0]}
+    tenants = {each.destination: each for each in (await insights.destinations(Scope("acme"), 10))[0]}
     assert told.keys() == (places.keys() if failures >= 3 else set())
-    assert {each.destination for each in await Insights(queue.database).failing(10)} == set(told)
+    assert {each.destination for each in (await insights.overview(Scope())).failing} == set(told)
     for place, words in zip(
         places, ("the name was not found", "it answered 302, a redirect", "10.1.2.3"), strict=True
     ):
@@ -341,9 +356,9 @@ async def test_deliveries_that_leave_late_are_a_warning(queue: Queue, minutes: i
     await seen(queue, 1, 0, last_claim_at=int(await queue.database.time() * 1000))
     due = int(await queue.database.time() * 1000) - minutes * 60_000
     await put(queue, next_attempt_at=due)
-    (check,) = await found(queue, "deliveries")
-    assert (check.result, check.message.partition(":")[0]) == (result, "ok")
-    assert "scheduled mode" not in check.message + check.advice
+    checks = await found(queue, "late")
+    assert [check.result for check in checks] == ([result] if result == "warning" else [])
+    assert not any("scheduled mode" in check.message + check.advice for check in checks)
 
 
 async def test_deliveries_that_are_late_because_workers_tick_are_told_so(queue: Queue) -> None:
@@ -351,11 +366,11 @@ async def test_deliveries_that_are_late_because_workers_tick_are_told_so(queue: 
     now = int(await queue.database.time() * 1000)
     await seen(queue, 1, 0, last_claim_at=now, mode="scheduled")
     await put(queue, next_attempt_at=now - 360_000)
-    (check,) = await found(queue, "deliveries")
-    assert "Every worker delivers in scheduled mode" in check.message
+    (check,) = await found(queue, "late")
+    assert "every worker delivers in scheduled mode" in check.message
     assert "FLOWACTIONS_DELIVERY=continuous" in check.advice
     await seen(queue, 2, 0)
-    (check,) = await found(queue, "deliveries")
+    (check,) = await found(queue, "late")
     assert "scheduled mode" not in check.message
     assert "FLOWACTIONS_DELIVERY" not in check.advice
 

@@ -11,7 +11,7 @@ import pytest
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.cli import main
 from flowactions_plugin.cli.frame import call, command
-from flowactions_plugin.errors import ActionInvalid, FilterInvalid, SchemaNewer, SetChanged, StorageUnavailable
+from flowactions_plugin.errors import ActionInvalid, FilterInvalid, SchemaNewer, StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
 from tests.commanding import ROOT
 from tests.waiting import SAFETY_SECONDS
@@ -62,9 +62,8 @@ def test_an_unexpected_error_shows_no_message(capsys: pytest.CaptureFixture[str]
     ("error", "code"),
     [
         (StorageUnavailable("the database failed"), 1),
-        (SetChanged("look at the rows again"), 1),
         (ActionInvalid("there is nothing to do"), 2),
-        (FilterInvalid("from: must be a time", "from"), 2),
+        (FilterInvalid("since: must be a time", "since"), 2),
         (SettingsInvalid("a setting is wrong"), 2),
         (SchemaNewer("the tables are of a later release"), 3),
     ],
@@ -73,7 +72,7 @@ def test_an_unexpected_error_shows_no_message(capsys: pytest.CaptureFixture[str]
 def test_the_exit_status_tells_a_wrong_command_from_one_that_failed(
     error: Exception, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows that have changed since they were shown are no mistake of the command: repeated, it may succeed."""
+    """What may succeed when it is repeated is another status."""
 
     async def failing() -> int:
         raise error

@@ -14,6 +14,7 @@ from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import Command
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights import search as search_queries
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
@@ -103,12 +104,12 @@ async def hostile(queue: Queue) -> str:
         id=action,
         kind="retry",
         organization_id=NASTY,
-        filter="{}",
+        filter="",
         actor_role="command",
         state="done",
         created_at=now,
         held_by=None,
-        canary_ids=None,
+        claimed=None,
         withdrawn_at=None,
         position=None,
     )
@@ -118,7 +119,7 @@ async def hostile(queue: Queue) -> str:
         id=new_id(queue.database.clock()),
         delivery_id=row_id,
         action_id=action,
-        filter="{}",
+        filter="",
         actor_role="command",
         at=now,
     )
@@ -158,15 +159,15 @@ READING = (
     ("outbox", "list"),
     ("outbox", "show", "{id}"),
     ("status",),
-    ("outbox", "retry", "--all"),
+    ("outbox", "retry", "all"),
     ("destinations", "list"),
     ("purge", NASTY),
     ("doctor", "--url", f"http://h/{NASTY}"),
 )
 CHANGING = (
     ("outbox", "retry", "{id}", "--reason", NASTY),
-    ("outbox", "delete", "--organization", NASTY, "--all", "--yes", "--reason", NASTY),
-    ("outbox", "delete", "--organization", NASTY, "--yes", "--reason", NASTY),
+    ("outbox", "delete", "--where", NASTY, "--yes", "--reason", NASTY),
+    ("outbox", "delete", "--where", str(Filter.of(organization=NASTY)), "--yes", "--reason", NASTY),
     ("destinations", "pause", "http://h/", "--organization", NASTY, "--reason", NASTY),
     ("destinations", "resume", f"http://h/{NASTY}"),
     ("purge", NASTY, "--yes"),
@@ -218,17 +219,17 @@ def test_a_list_goes_on_until_it_has_found_enough(sqlite_url: str, monkeypatch: 
         page = msgspec.json.decode(done.stdout)
         return [row["id"] for row in page["rows"]], page["nextCursor"]
 
-    assert listed("--type", "rare") == (ids, None)
-    found, cursor = listed("--type", "rare", "--limit", "2")
+    assert listed("--where", "type:rare") == (ids, None)
+    found, cursor = listed("--where", "type:rare", "--limit", "2")
     assert (found, cursor) == (ids[:2], ids[1])
-    assert listed("--type", "rare", "--cursor", str(cursor)) == (ids[2:], None)
-    assert listed("--type", "none") == ([], None)
+    assert listed("--where", "type:rare", "--cursor", str(cursor)) == (ids[2:], None)
+    assert listed("--where", "type:none") == ([], None)
 
 
 async def test_times_are_said_as_they_were_read(run: Run, queue: Queue) -> None:
     """In UTC, with their offset taken into account; not in JSON, and not without times."""
-    given = ("--from", "2030-01-31T14:00+02:00", "--before", "2030-01-31T15:00")
-    said = "times in UTC: --from 2030-01-31T12:00:00Z --before 2030-01-31T15:00:00Z"
+    given = ("--where", "since:2030-01-31T14:00+02:00 before:2030-01-31T15:00")
+    said = "times in UTC: before:2030-01-31T15:00:00Z since:2030-01-31T12:00:00Z"
     assert said in (await run("outbox", "list", *given)).err
     assert said in (await run("outbox", "retry", *given)).err
     assert "times" not in (await run("outbox", "list", "--json", *given)).err

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-from sqlalchemy import text
 
 from flowactions_hookspecs import FlowActions, Node
 from tests.recorder import Recorder
-from tests.support import SmallHost, a_walk, services_of, transport_of
+from tests.support import SmallHost, a_walk, transport_of
 
 
 class Running:
@@ -30,8 +29,3 @@ class Running:
         answer = await self.client.get("/v1/webhooks/outbox", params=query)
         rows: list[dict[str, Any]] = answer.json()["data"]
         return rows
-
-    async def begin_actions(self) -> None:
-        """Have bulk actions begin that would begin in some seconds."""
-        async with services_of(self.host)._database.write() as connection:
-            await connection.execute(text("UPDATE flowactions_actions SET starts_at = 0"))

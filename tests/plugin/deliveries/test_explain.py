@@ -9,8 +9,9 @@ import pytest
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress import transport_errors
 from flowactions_plugin.egress.attempt import CLOSED_KEPT, LOST_KEPT
-from flowactions_plugin.insights.explain import certainty, why_not_sent
+from flowactions_plugin.insights.findings import why_not_sent
 from flowactions_plugin.insights.results import Attempt, DeliveryDetail, Pause, Worker
+from flowactions_plugin.insights.views import certainty
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 NOW = 1_900_000_000_000
@@ -159,6 +160,12 @@ PAUSE = Pause(
         ({}, {"workers": [a_worker(mode="scheduled")]}, "at its next tick"),
         ({"status": "dead", "last_error": "gone"}, {"pause": PAUSE}, "It failed at"),
         ({"due_at": None}, {"workers": [a_worker()]}, "claims it soon"),
+        (
+            {},
+            {"workers": [a_worker()], "refusal": "it is read-only"},
+            "the database takes no writes: it is read-only.",
+        ),
+        ({"due_at": NOW + 5000}, {"refusal": "it is read-only"}, "The backoff before attempt 1 ends in 5 s"),
     ],
 )
 def test_why_a_delivery_is_not_sent_is_said_in_one_sentence(

@@ -17,7 +17,6 @@ from flowactions_plugin.queue.claims import is_token_of, new_token, token_prefix
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.watch.fleet import Fleet
 from tests.queueing import Queue
-from tests.rings import sampled
 
 
 async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
@@ -74,7 +73,7 @@ async def test_the_worker_that_made_an_attempt_stands_with_it(queue: Queue, stat
     assert await worker(Scope()) == mark
 
 
-@sampled(("ahead", "said"), [(-5, False), (600, True), (0, False)], 1)
+@pytest.mark.parametrize(("ahead", "said"), [(-5, False), (600, True), (0, False)])
 async def test_an_attempt_after_the_end_of_its_delivery_is_remarked_on(
     queue: Queue, ahead: int, said: bool
 ) -> None:

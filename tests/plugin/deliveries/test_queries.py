@@ -71,7 +71,7 @@ class TestReplay:
             await self.dead(queue, agent_id="b", event_type="t2", destination="https://y:443"),
         ]
         live = await queue.put(agent_id="b", event_type="t2", destination="https://x:443")
-        wanted = Filter(agent_id="b", event_type="t2", destination="https://x:443")
+        wanted = Filter.of(agent="b", type="t2", destination="https://x:443")
         assert await queue.queries.retry_many("globex", wanted, reset_attempts=True) == 0
         assert await queue.queries.retry_many("acme", wanted, reset_attempts=True) == 1
         assert (await queue.row(meant)).status == "pending"
@@ -83,9 +83,9 @@ class TestReplay:
         ids = [await self.dead(queue) for _ in range(4)]
         for hour, row_id in enumerate(ids):
             await queue.run(f"UPDATE flowactions_outbox SET finished_at = {hour} WHERE id = '{row_id}'")  # noqa: S608
-        span = Filter(finished_from=1, finished_before=3)
+        span = Filter.of(ended_since=1, ended_before=3)
         assert await queue.queries.retry_many("acme", span, reset_attempts=False) == 2
-        named = Filter(ids=(ids[0], ids[1]))
+        named = Filter.of(id=(ids[0], ids[1]))
         assert await queue.queries.retry_many("acme", named, reset_attempts=False) == 1
         states = [(await queue.row(row_id)).status for row_id in ids]
         assert states == ["pending", "pending", "pending", "dead"]

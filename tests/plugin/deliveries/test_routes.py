@@ -13,7 +13,7 @@ from sqlalchemy import text
 from flowactions_hookspecs import DashboardPrincipal, Node
 from flowactions_plugin.api.routes import RetryMany
 from flowactions_plugin.insights import search as search_queries
-from flowactions_plugin.insights.fields import FIELDS
+from flowactions_plugin.insights.filters import FIELDS
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
 from tests.plugin.deliveries.running import Running
 from tests.recorder import status
@@ -137,8 +137,6 @@ async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
         202,
         {"actionId": begun["actionId"], "counted": 2, "delivered": left_out},
     )
-    assert len(await run.rows(status="dead")) == 5  # it begins ten seconds later, and can be stopped
-    await run.begin_actions()
     await until(lambda: _ended(run, dead[1], "delivered"))
     await until(lambda: _ended(run, dead[3], "delivered"))
     key = {"Idempotency-Key": "k"}
@@ -147,7 +145,6 @@ async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
     first, second = (each.json()["data"] for each in answers)
     assert (first["counted"], first["delivered"]) == (1, {"number": 1, "exact": True})
     assert second["actionId"] == first["actionId"]
-    await run.begin_actions()
     await until(lambda: _ended(run, dead[0], "delivered"))
     assert len(await run.rows(status="dead")) == 2
     nothing = await run.client.post("/v1/webhooks/outbox/retry", json={"eventId": "evt_none"})

@@ -1,4 +1,4 @@
-"""What a dashboard is shown of a delivery: no credentials, and whatever of a corrupt row can be read."""
+"""What a dashboard is shown of a delivery: whatever of a corrupt row can be read, and no inner parts."""
 
 from __future__ import annotations
 
@@ -7,173 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from flowactions_plugin.http.masking import MASK, is_credential_name, masked_header, masked_url
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.views import delivery_of, detail_of
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from tests.queueing import Queue
-
-
-class TestMasking:
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "Authorization",
-            "Proxy-Authorization",
-            "X-Authentication",
-            "Cookie",
-            "Set-Cookie",
-            "X-Api-Key",
-            "Api_Key",
-            "apikey",
-            "Ocp-Apim-Subscription-Key",
-            "X-Auth-Token",
-            "X-Gitlab-Token",
-            "client_secret",
-            "X-Hub-Signature-256",
-            "Password",
-            "x-passwd",
-            "X-Credentials",
-            "X-Session-Id",
-            "X-JWT",
-            "sig",
-            "X-Sig",
-            "pwd",
-            " X-Token ",
-        ],
-    )
-    def test_a_header_name_that_means_a_credential_is_recognized(self, name: str) -> None:
-        """By what it holds, whatever its spelling."""
-        assert is_credential_name(name)
-        assert masked_header(name, "the value") == MASK
-
-    @pytest.mark.parametrize(
-        "name",
-        [
-            "Content-Type",
-            "X-Request-Id",
-            "X-User",
-            "X-Design",
-            "X-Signal",
-            "X-Mapping",
-            "X-Patient",
-            "Idempotency-Key",
-            "x-idempotency-key",
-            "Accept",
-        ],
-    )
-    def test_other_names_are_shown(self, name: str) -> None:
-        """A short word inside another one is none, and what operators look for when something came twice is shown."""
-        assert not is_credential_name(name)
-        assert masked_header(name, "the value") == "the value"
-
-    @pytest.mark.parametrize("value", ["Bearer x", "bearer  x", "Basic eDp5", " Token x", "Digest username=x"])
-    def test_credentials_are_known_under_any_name(self, value: str) -> None:
-        """By their scheme."""
-        assert masked_header("X-Forwarded-As", value) == MASK
-
-    @pytest.mark.parametrize("value", ["", "Bearer", "basically fine", "tokens: 3"])
-    def test_other_values_are_shown(self, value: str) -> None:
-        """A scheme alone is no credential."""
-        assert masked_header("X-Note", value) == value
-
-    @pytest.mark.parametrize(
-        ("url", "shown"),
-        [
-            ("https://a.example/hook", "https://a.example/hook"),
-            ("https://a.example/token/secret", "https://a.example/token/secret"),
-            ("https://a.example/?token=abc&x=1", "https://a.example/?token=…&x=1"),
-            ("https://a.example/?x=1&API_KEY=abc#token=b", "https://a.example/?x=1&API_KEY=…#token=b"),
-            ("https://a.example/?sig=a%20b;key=c&key=", "https://a.example/?sig=…;key=…&key="),
-            ("https://a.example/?a?token=b", "https://a.example/?a?token=…"),
-            ("https://a.example/?monday=1&token", "https://a.example/?monday=1&token"),
-            ("https://a.example/?Code=abc&country_code=de", "https://a.example/?Code=…&country_code=de"),
-            ("", ""),
-        ],
-    )
-    def test_a_url_hides_the_values_of_credentials_only(self, url: str, shown: str) -> None:
-        """The rest stays as it is stored."""
-        assert masked_url(url) == shown
-
-    @pytest.mark.parametrize(
-        ("url", "shown"),
-        [
-            ("https://hooks.slack.com/services/T0/B0/secret", "https://hooks.slack.com/services/…"),
-            (
-                "HTTPS://Hooks.Slack.com:443/triggers/T0/1/secret?a=1",
-                "HTTPS://Hooks.Slack.com:443/triggers/…?a=1",
-            ),
-            ("https://hooks.slack-gov.com/workflows/T0/A0/1/x/", "https://hooks.slack-gov.com/workflows/…"),
-            ("https://discord.com/api/webhooks/12/secret", "https://discord.com/api/webhooks/…"),
-            (
-                "https://ptb.discordapp.com/api/v10/webhooks/12/secret",
-                "https://ptb.discordapp.com/api/v10/webhooks/…",
-            ),
-            ("https://hooks.zapier.com/hooks/catch/12/secret/", "https://hooks.zapier.com/hooks/catch/…"),
-            ("https://api.telegram.org/bot12:secret/sendMessage", "https://api.telegram.org/bot…"),
-            (
-                "https://maker.ifttt.com/trigger/new/json/with/key/secret",
-                "https://maker.ifttt.com/trigger/new/json/with/key/…",
-            ),
-            ("https://hook.eu1.make.com/4kq7x1b2m9v8c3n5z6l0a1s2d3f4g5h6", "https://hook.eu1.make.com/…"),
-            (
-                "https://n8n.a.example/webhook/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d",
-                "https://n8n.a.example/webhook/…",
-            ),
-            ("https://a.example/hooks/x7q1m3k9p5w2z8r4t6y0b1n3c5/v2", "https://a.example/hooks/…/v2"),
-            ("https://a.example/abc12def345ghijk", "https://a.example/…"),
-            (
-                (
-                    "https://a.webhook.office.com/webhookb2/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d@0b9f1c3e-7a52-4d06-9e88"
-                    "-5c1d2a3b4c5d/IncomingWebhook/0b9f1c3e7a524d069e885c1d2a3b4c5d/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d"
-                ),
-                "https://a.webhook.office.com/webhookb2/…/IncomingWebhook/…/…",
-            ),
-            (
-                (
-                    "https://p.westeurope.logic.azure.com:443/workflows/0b9f1c3e7a524d069e885c1d2a3b4c5d/triggers/manual"
-                    "/paths/invoke?api-version=1&sp=%2Ftriggers&sig=secret"
-                ),
-                (
-                    "https://p.westeurope.logic.azure.com:443/workflows/…/triggers/manual/paths/invoke?api-version=1"
-                    "&sp=%2Ftriggers&sig=…"
-                ),
-            ),
-        ],
-    )
-    def test_a_path_that_is_a_credential_is_hidden(self, url: str, shown: str) -> None:
-        """By its service, or because it looks random; the host and what is a word stay."""
-        assert masked_url(url) == shown
-
-    @pytest.mark.parametrize(
-        "path",
-        [
-            "services/orders",
-            "a1b2c3d4e5f6g7h",
-            "api/webhooks/12/orders",
-            "bot12:x/sendMessage",
-            "2026-summer-campaign-v2",
-            "orderCreatedNotificationHandler",
-            "order-confirmations-2026-01-31",
-            "%D0%B7%D0%B0%D0%BA%D0%B0%D0%B7%D1%8B",
-            "0123456789012345678901234567890",
-            "v1/organizations/acme-42/hooks",
-        ],
-    )
-    def test_other_paths_are_shown(self, path: str) -> None:
-        """Words and numbers are no random text, and a path means nothing at another host."""
-        assert masked_url(f"https://a.example/{path}") == f"https://a.example/{path}"
-
-    @given(st.text())
-    def test_any_text_is_a_name_a_value_and_a_url(self, text: str) -> None:
-        """Nothing raises."""
-        assert masked_header(text, text) in {text, MASK}
-        assert masked_url(text).count("?") == text.count("?") or MASK in masked_url(text)
 
 
 def a_row(**changes: Any) -> SimpleNamespace:
@@ -242,7 +82,7 @@ class TestCorruptRows:
         shown = msgspec.to_builtins(detail_of(a_row(), [an_attempt()], 0, {}, for_operators=False))
         assert "defect" not in shown
         assert shown["url"] == "https://a.example/?token=…"
-        assert shown["headers"] == [{"key": "authorization", "value": MASK}, {"key": "x-user", "value": "u"}]
+        assert shown["headers"] == [{"key": "authorization", "value": "…"}, {"key": "x-user", "value": "u"}]
         assert shown["origin"]["flowId"] == "f"
         assert shown["body"] == "\ufffd{}"
         assert shown["createdAt"] == "1970-01-01T00:00:00.000Z"

@@ -27,6 +27,7 @@ async def test_the_meter_counts_stalls_only() -> None:
         assert [meter.pop_longest(), meter.longest()] == [pytest.approx(5.05), 0]
     now += 100
     assert meter.lost() == pytest.approx(5.05)
+    assert meter.running() == pytest.approx(now - 5.05)
 
 
 async def test_what_was_lost_before_an_attempt_excuses_nothing() -> None:
@@ -71,4 +72,5 @@ async def test_what_has_arrived_during_a_stall_is_read_although_the_deadline_has
         found = await sender.send(Message(), None)
         assert isinstance(found, Outcome)
         assert (found.status_code, found.error) == (200, None)
+        assert found.stalled_ms > 1000
         assert lag.deadlines == set()

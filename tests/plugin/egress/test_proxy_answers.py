@@ -342,7 +342,7 @@ class TestSquid:
                 found = await until(ended)
 
                 async def known() -> str | None:
-                    listed = await queries.destinations(Scope(), 10)
+                    listed, _ = await queries.destinations(Scope(), 10)
                     return {each.destination: each.last_error for each in listed}.get("http://dead.example:1")
 
                 assert await until(known) == "network"

@@ -5,7 +5,7 @@ import pytest
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.request_head import head_of
-from flowactions_plugin.egress.signature import attempt_headers, sign, with_standard_headers
+from flowactions_plugin.egress.signature import attempt_headers, sign, signing_key, with_standard_headers
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ def test_stored_headers_that_servers_read_as_ours_are_not_sent() -> None:
         ("Webhook_Signature", "forged"),
         ("content_length", "forged"),
         ("Transfer_Encoding", "forged"),
+        ("HTTP_WEBHOOK_SIGNATURE", "forged"),
     ]
     sent = with_standard_headers(attempt_headers([*own, *forged], "1", "v1,s"), "1", "v1,s")
     request = Request("POST", parse_destination("http://example.com/"), sent, b"{}", Progress())
@@ -34,3 +35,24 @@ def test_stored_headers_that_servers_read_as_ours_are_not_sent() -> None:
     assert "forged" not in head
     assert "x_other: 1" in head
     assert head.count("x-service-webhook-signature: v1,s") == 1
+
+
+@pytest.mark.parametrize(
+    ("secret", "key"),
+    [
+        ("whsec_BwgJCgsMDQ4P", bytes(range(7, 16))),
+        ("whsec_BwgJCgsMDQ", bytes(range(7, 14))),
+        ("whsec_", b"whsec_"),
+        ("whsec_====", b"whsec_===="),
+        ("whsec_a", b"whsec_a"),
+        ("whsec_not base64", b"whsec_not base64"),
+        ("whsec_é", "whsec_é".encode()),
+        ("WHSEC_c2VjcmV0", b"WHSEC_c2VjcmV0"),
+        (" whsec_c2VjcmV0", b" whsec_c2VjcmV0"),
+        ("c2VjcmV0", b"c2VjcmV0"),
+        ("schlüssel", "schlüssel".encode()),
+    ],
+)
+def test_the_key_of_a_secret(secret: str, key: bytes) -> None:
+    """Base64 behind `whsec_` is decoded; whatever else there is, is the key in UTF-8, and no key is empty (§5.3.8)."""
+    assert signing_key(secret) == key

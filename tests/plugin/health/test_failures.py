@@ -1,4 +1,4 @@
-"""Which flows and nodes the deliveries come from that have failed: right, each organization's own, and never more work."""
+"""Which nodes the deliveries come from that have failed: right, each organization's own, and never more work."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ async def found(database: Database, scope: Scope) -> Failures:
 
 def shown(result: Failures) -> list[tuple[Any, ...]]:
     return [
-        (each.organization_id, each.flow_id, each.node_id, each.dead, each.retrying)
-        for each in (*result.flows, *result.nodes)
+        (each.organization_id, each.flow_id, each.node_id, each.dead, each.retrying) for each in result.nodes
     ]
 
 
@@ -79,15 +78,12 @@ async def fill(queue: Queue) -> None:
     await put(queue, "pending", status="pending", finished_at=None, error_class=None)
 
 
-async def test_failures_are_counted_by_flow_and_by_node(queue: Queue) -> None:
+async def test_failures_are_counted_by_node(queue: Queue) -> None:
     """Dead within the hour, or tried again; of an organization its own, under the same flow's id, too."""
     await fill(queue)
     mine = await found(queue.database, ACME)
-    assert (mine.dead, mine.retrying, mine.failed, mine.exact) == (5, 1, 6, True)
+    assert (mine.dead, mine.retrying, mine.exact) == (5, 1, True)
     own = [
-        ("acme", "orders", None, 3, 1),
-        ("acme", None, None, 1, 0),
-        ("acme", "survey", None, 1, 0),
         ("acme", "orders", "one", 2, 0),
         ("acme", "orders", "two", 1, 1),
         ("acme", "survey", "n", 1, 0),
@@ -95,20 +91,19 @@ async def test_failures_are_counted_by_flow_and_by_node(queue: Queue) -> None:
     assert shown(mine) == own
     every = await found(queue.database, EVERY)
     assert (every.dead, every.retrying, every.exact) == (6, 1, True)
-    others = {("globex", "orders", None, 1, 0), ("globex", "orders", "two", 1, 0)}
-    assert set(shown(every)) == {*own, *others}
+    assert set(shown(every)) == {*own, ("globex", "orders", "two", 1, 0)}
 
 
 def test_the_most_failures_come_first() -> None:
-    """By both kinds together; equal ones by name, one without a name before the others."""
-    numbers = {"b": (2, 0), "a": (1, 2), None: (3, 0), "c": (1, 0), "d": (0, 9)}
+    """By both kinds together; equal ones by name."""
+    numbers = {"b": (2, 0), "a": (1, 2), "": (3, 0), "c": (1, 0), "d": (0, 9), "e": (0, 0)}
     origins: dict[Origin, Counter[str]] = {
-        ("o", flow, None): Counter(dead=dead, retrying=retrying) for flow, (dead, retrying) in numbers.items()
+        ("o", flow, "n"): Counter(dead=dead, retrying=retrying) for flow, (dead, retrying) in numbers.items()
     }
-    assert [each.flow_id for each in most_failing(origins, 4)] == ["d", None, "a", "b"]
+    assert [each.flow_id for each in most_failing(origins, 4)] == ["d", "", "a", "b"]
 
 
-async def test_the_command_names_flows_and_nodes(queue: Queue, database_url: str, tmp_path: Path) -> None:
+async def test_the_command_names_nodes(queue: Queue, database_url: str, tmp_path: Path) -> None:
     """In the table and in JSON, with counts and shares."""
     await fill(queue)
     asked = partial(
@@ -121,12 +116,10 @@ async def test_the_command_names_flows_and_nodes(queue: Queue, database_url: str
     )
     ended = await asked()
     words = [each.split() for each in ended.out.splitlines()]
-    assert ["orders", "acme", "3", "1", "66.7%"] in words
-    assert ["(no", "flow)", "acme", "1", "0", "16.7%"] in words
-    assert ["two", "acme", "1", "1", "33.3%", "orders"] in words
+    assert ["two", "orders", "acme", "1", "1", "33.3%"] in words
     ended = await asked("--json")
-    first = {"organizationId": "acme", "flowId": "orders", "nodeId": None, "dead": 3, "retrying": 1}
-    assert ended.document["failures"]["flows"][0] == first
+    first = {"organizationId": "acme", "flowId": "orders", "nodeId": "one", "dead": 2, "retrying": 0}
+    assert ended.document["failures"]["nodes"][0] == first
 
 
 DEAD = "status = 'dead', finished_at = {now} - next_attempt_at, error_class = 'timeout', flow_id = 'f'"

@@ -46,9 +46,7 @@ async def test_a_host_that_delivers_is_in_the_fleet_and_learns_what_fails(
         assert overview.dead.number == 20
         assert overview.verdict.state == "failing"
         assert [each.state for each in overview.workers] == ["stopped"]
-        wanted = parse(
-            {"status": "dead", "error": "http_5xx", "from": "5m", "destination": "http://127.0.0.1:9/x"}
-        )
+        wanted = parse("status:dead error:http_5xx since:5m destination:http://127.0.0.1:9/x")
         assert len((await queries.deliveries(Scope("acme"), wanted, None, 50)).rows) == 20
 
 

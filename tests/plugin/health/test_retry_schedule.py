@@ -9,8 +9,8 @@ import pytest
 
 from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.insights.findings import findings_of, verdict_of
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.verdict import judge
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.rules import DEAD, GONE, Transition
 from flowactions_plugin.settings.model import Settings
@@ -39,7 +39,7 @@ async def test_a_row_that_waits_for_hours_is_no_stall(
     await waiting(queue, since_ms=9 * HOUR_MS, left_ms=HOUR_MS)
     status = Insights(queue.database, Settings(delivery=mode), lambda: 0)
     facts = await status.facts()
-    assert judge(facts).state == "idle"
+    assert verdict_of(facts, findings_of(facts)).state == "idle"
     assert (facts.due.number, facts.due.exact, facts.oldest_due_ms) == (0, True, None)
 
 
@@ -47,12 +47,13 @@ async def test_how_long_a_row_is_due_counts_from_the_end_of_its_wait(queue: Queu
     """Not from its last attempt, ten hours before; from then on, a worker that does not claim it has stalled."""
     await waiting(queue, since_ms=10 * HOUR_MS, left_ms=-60_000)
     status = Insights(queue.database, uptime_ms=lambda: 0)
-    verdict = judge(await status.facts())
+    facts = await status.facts()
+    verdict = verdict_of(facts, findings_of(facts))
     assert verdict.state == "ok"
     assert "the oldest has been due for 6" in verdict.reason
     await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 180000")
     facts = await status.facts()
-    verdict = judge(facts)
+    verdict = verdict_of(facts, findings_of(facts))
     assert verdict.state == "stalled"
     assert "Rows have been due for 4 min and nothing has been claimed" in verdict.reason
     assert facts.oldest_due_ms is not None

@@ -9,8 +9,10 @@ import pytest
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.insights.facts import Facts
+from flowactions_plugin.insights.findings import findings_of, verdict_of
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.verdict import judge
+from flowactions_plugin.insights.results import Verdict
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.delivery_telemetry import Load
@@ -35,6 +37,10 @@ def completion(*, ok: bool = False, organization_id: str = "acme", **changes: An
     return Completion(
         delivery, outcome, Transition("delivered" if ok else changes.pop("status", "retrying")), **changes
     )
+
+
+def judge(facts: Facts) -> Verdict:
+    return verdict_of(facts, findings_of(facts))
 
 
 class Host:
@@ -128,15 +134,15 @@ class TestStatistics:
         ]
         assert sums == [(2, 2, 2, 400), (2, 2, 2, 400), (4, 2, 2, 600), (4, 2, 2, 600)]
         assert (len(mine.hour), len(mine.day)) == (12, 24)
-        assert [each.destination for each in mine.slowest] == [DESTINATION]
-        assert [each.destination for each in every.slowest] == [DESTINATION, "http://b:80"]
-        (worst,) = every.worst
-        assert (worst.failed, worst.dead, worst.worker_ms, worst.failures_in_row) == (2, 2, 400, 1)
-        assert worst.failing_since is not None
-        listed = await queries.destinations(ALL, 10)
+        listed, following = await queries.destinations(ALL, 10)
         assert [each.organization_id for each in listed] == ["acme", "globex"]
-        assert await queries.destinations(ALL, 10, after=("acme", DESTINATION)) == listed[1:]
-        assert await queries.destinations(Scope("globex"), 10) == listed[1:]
+        (failed, _) = listed
+        assert (failed.failed, failed.dead, failed.worker_ms, failed.failures_in_row) == (2, 2, 400, 1)
+        assert failed.failing_since is not None
+        assert following is None
+        first, following = await queries.destinations(ALL, 1)
+        assert await queries.destinations(ALL, 10, following) == (listed[1:], None)
+        assert (first, await queries.destinations(Scope("globex"), 10)) == (listed[:1], (listed[1:], None))
 
     async def test_several_workers_write_the_same_destinations_at_once(self, queue: Queue) -> None:
         """No count is lost, and none waits for another in a circle."""
@@ -258,7 +264,7 @@ class TestAlerts:
         for _ in range(2):
             monitor.record([completion(ok=True)])
             await monitor.write()
-            times.append((await Insights(queue.database).destinations(ALL, 1))[0].last_success_at)
+            times.append((await Insights(queue.database).destinations(ALL, 1))[0][0].last_success_at)
             await asyncio.sleep(0.01)
         assert times[0] == times[1] is not None
 
@@ -308,12 +314,15 @@ class TestFleet:
         """What was counted last is not lost."""
         queries = Insights(queue.database)
         monitor = a_monitor(queue)
-        async with monitor.watching(Load(3, 4)):
+        load = Load(3, 4)
+        load.slow.in_flight = 2
+        async with monitor.watching(load):
             await monitor.report()
-            assert (await queries.workers())[0].in_flight == 3
+            (worker,) = await queries.workers()
+            assert (worker.in_flight, worker.slow) == (3, 2)
             monitor.record([completion(ok=True)])
         (worker,) = await queries.workers()
-        assert (worker.state, worker.in_flight) == ("stopped", 0)
+        assert (worker.state, worker.in_flight, worker.slow) == ("stopped", 0, 0)
         assert sum(each.delivered for each in (await queries.overview(ALL)).hour) == 1
 
 
@@ -373,8 +382,12 @@ class TestVerdict:
         monitor.record([completion() for _ in range(20)])
         await monitor.write()
         status = Insights(queue.database, uptime_ms=lambda: 0)
-        verdict = judge(await status.facts())
-        assert (verdict.state, verdict.failing_organization) == ("idle", "acme")
+
+        async def blamed() -> str | None:
+            found = findings_of(await status.facts())
+            return next((each.words.rpartition(" ")[2] for each in found if each.about == "attempts"), None)
+
+        assert (await self.state(status), await blamed()) == ("idle", "acme")
         assert await self.state(status, Scope("acme")) == "failing"
         monitor.record([completion(organization_id="globex") for _ in range(2)])
         await monitor.write()
@@ -382,8 +395,7 @@ class TestVerdict:
         monitor.record([completion(organization_id=each, ok=True) for each in ("acme", "globex")])
         await monitor.write()
         for scope in (ALL, Scope("acme")):
-            recovered = judge(await status.facts(scope))
-            assert (recovered.state, recovered.failing_organization) == ("idle", None)
+            assert (await self.state(status, scope), await blamed()) == ("idle", None)
         monitor.record([completion(organization_id=each) for each in ("acme", "globex")])
         await monitor.write()
         assert await self.state(status) == "failing"
@@ -421,8 +433,8 @@ class TestOneDelivery:
         )
         await queue.run(
             "INSERT INTO flowactions_actions (id, kind, organization_id, filter, as_of, counted, actor_id, actor_name,"  # noqa: S608
-            " actor_role, reason, reset_attempts, canary, state, created_at, starts_at, done, paced_done)"
-            f" VALUES ('{action}', 'retry', '', '{{}}', 1, 99, 'u', 'Ann', 'operator', 'why', 0, 0, 'done', 1, 1, 99, 0)"
+            " actor_role, reason, reset_attempts, state, created_at, done, paced_done)"
+            f" VALUES ('{action}', 'retry', '', '', 1, 99, 'u', 'Ann', 'operator', 'why', 0, 'done', 1, 99, 0)"
         )
         entry = "INSERT INTO flowactions_audit (id, at, organization_id, actor_id, actor_name, actor_role, action, delivery_id, action_id, reason, number) VALUES"
         await queue.run(

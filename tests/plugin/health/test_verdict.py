@@ -3,12 +3,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from flowactions_plugin.insights.findings import findings_of, worst_of
-from flowactions_plugin.insights.results import Bucket, Counted, Finding, Worker, Worst
-from flowactions_plugin.insights.verdict import Facts, Share, judge
-from flowactions_plugin.storage.postgresql import Snapshot
-from tests.rings import sampled
+from flowactions_plugin.insights.facts import Facts, FailingNode, Share, Unsent
+from flowactions_plugin.insights.findings import advice_of, fails, findings_of, verdict_of, worst_of
+from flowactions_plugin.insights.results import (
+    Bucket,
+    Counted,
+    DestinationState,
+    Finding,
+    Verdict,
+    Worker,
+    Worst,
+)
+from flowactions_plugin.storage.postgresql import Blocker, Snapshot
 
 NOW = 10**12
 SCHEDULED = 180_000
@@ -16,7 +24,12 @@ NONE = Counted(number=0, exact=True)
 
 
 def a_worker(seen_ms_ago: int, **changes: Any) -> Worker:
-    values = dict.fromkeys(("id", "name", "version", "host_name"), "w") | {"pid": 1, "slots": 1, "in_flight": 0}
+    values = dict.fromkeys(("id", "name", "version", "host_name"), "w") | {
+        "pid": 1,
+        "slots": 1,
+        "in_flight": 0,
+        "slow": 0,
+    }
     times = {
         "last_seen_at": NOW - seen_ms_ago,
         "last_claim_at": None,
@@ -37,6 +50,10 @@ def facts(due: int | None = None, claimed: int | None = None, alive: int = 1, **
         "workers": [*[a_worker(0)] * alive, *stale],
     }  # fmt: skip
     return Facts(**{**values, **more})
+
+
+def judge(stands: Facts) -> Verdict:
+    return verdict_of(stands, findings_of(stands))
 
 
 def failing(attempts: int, *shares: Share) -> dict[str, Any]:
@@ -77,7 +94,7 @@ def test_patience_is_three_ticks_or_fifteen_seconds(mode: str, tick: float, expe
         (facts(10**7, None, 0, **mine(20, 20)), "stalled", "no worker"),
         (facts(alive=0, absent_ms=59_999), "idle", "Nothing is due."),
         (facts(alive=0, absent_ms=60_000), "no_worker", "No worker is alive"),
-        (facts(SCHEDULED, alive=0, absent_ms=60_000), "no_worker", "waits until one is"),
+        (facts(SCHEDULED, alive=0, absent_ms=60_000), "no_worker", "No worker is alive since"),
         (facts(SCHEDULED + 1, alive=0, absent_ms=60_000), "stalled", "no worker"),
         (facts(alive=0, absent_ms=60_000, **mine(20, 20)), "no_worker", "No worker"),
         (facts(refusal="it is read-only"), "unwritable", "takes no writes: it is read-only."),
@@ -92,29 +109,177 @@ def test_rows_that_nobody_claims_have_stalled(signs: Facts, state: str, says: st
     assert signs.alive or "being claimed" not in verdict.reason
 
 
-@sampled(
+SIX = [Share(f"o{number}", 24, 24, 1) for number in range(6)]
+
+
+@pytest.mark.parametrize(
     ("attempts", "shares", "organization"),
     [
         (24, [Share("acme", 24, 24, 1)], "acme"),
         (24, [Share("acme", 24, 24, 2)], None),
         (30, [Share("acme", 24, 24, 2), Share("globex", 6, 1, 1)], "acme"),
         (30, [Share("acme", 24, 24, 1), Share("globex", 6, 4, 1)], None),
+        (30, [Share("acme", 24, 24, 1), Share("globex", 6, 3, 1)], "acme"),
+        # Six fail alike beside those that work: none of them is the cause.
+        (264, SIX, None),
+        (400, [Share("acme", 130, 130, 1), *SIX[:5]], "acme"),
+        (400, [Share("acme", 120, 120, 1), *SIX[:5]], None),
     ],
-    3,
 )
 def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
     attempts: int, shares: list[Share], organization: str | None
 ) -> None:
-    """Most attempts of the others arrive; where it alone sends, several destinations that fail have a cause in common."""
-    verdict = judge(facts(None, 0, **failing(attempts, *shares)))
-    assert (verdict.state, verdict.failing_organization) == (
-        "idle" if organization else "failing",
-        organization,
+    """It has most failures, and most attempts of the others arrive; alone, several of its destinations have a cause in common."""
+    stands = facts(None, 0, **failing(attempts, *shares))
+    verdict, found = judge(stands), findings_of(stands)[0]
+    assert verdict.state == ("idle" if organization else "failing")
+    assert f"{sum(share.failed for share in shares)} of the {attempts} attempts" in found.words
+    assert found.level == ("warning" if organization else "failed")
+    assert ("of organization acme" in found.words) == (organization is not None)
+    assert (f"of {len(shares)} organizations" in found.words) == (organization is None and len(shares) > 1)
+
+
+def a_place(number: int = 0, **changes: Any) -> DestinationState:
+    """Give a destination that has failed three times in a row, now."""
+    values: dict[str, Any] = {
+        "destination": f"https://h{number}.example:443",
+        "organization_id": f"o{number}",
+        "failing_since": NOW - 60_000,
+        "last_failure_at": NOW,
+        "failures_in_row": 3,
+        "last_reason": f"cannot connect to h{number}.example:443: it refused the connection",
+    }
+    return DestinationState(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, True),
+        ({"failures_in_row": 2}, False),
+        ({"failures_in_row": 1, "failing_since": NOW - 3_600_000}, True),
+        ({"failures_in_row": 1, "failing_since": NOW - 3_599_999}, False),
+        ({"last_failure_at": NOW - 900_000, "failing_since": 1}, True),
+        ({"last_failure_at": NOW - 900_001, "failing_since": 1}, False),
+        ({"last_failure_at": 2, "failing_since": 1, "waiting": Counted(number=1, exact=True)}, True),
+        ({"failing_since": None}, False),
+    ],
+)
+def test_a_destination_fails_in_a_row_or_for_long_and_now(changes: dict[str, Any], told: bool) -> None:
+    """One that has healed does not: nor one of which nothing was tried lately, and nothing waits for it."""
+    place = a_place(**changes)
+    assert fails(place, NOW) == told
+    assert [each.about for each in findings_of(facts(None, 0, failing=[place]))] == ["destination"] * told
+
+
+@pytest.mark.parametrize(
+    ("number", "organizations", "level"), [(4, 4, None), (5, 5, "failed"), (6, 2, "failed"), (6, 1, None)]
+)
+def test_many_destinations_of_several_organizations_are_a_failure(
+    number: int, organizations: int, level: str | None
+) -> None:
+    """With what they have in common; those of one organization alone are its own."""
+    places = [a_place(each, organization_id=f"o{each % organizations}") for each in range(number)]
+    found = findings_of(facts(None, 0, failing=places))
+    many = [each for each in found if each.about == "destinations"]
+    assert [each.level for each in many] == ([level] if level else [])
+    for each in many:
+        alike = f"{number} destinations fail alike: cannot connect to …: it refused the connection"
+        assert each.words == f"{number} destinations fail, of {organizations} organizations; {alike}"
+    named = [each for each in found if each.about == "destination" and each.act == "pause"]
+    assert [each.destination for each in named] == [each.destination for each in places[:5]]
+    assert ("1 more destination fails" in [each.words for each in found]) == (number == 6)
+    different = [replace(each, last_reason=str(at)) for at, each in enumerate(places)]
+    assert all("alike" not in each.words for each in findings_of(facts(None, 0, failing=different)))
+
+
+def ended(nodes: int, rows: int = 1, ago: int = 0, reason: str = "the node was deleted") -> list[Unsent]:
+    """Give deliveries of so many nodes that ended without an attempt."""
+    return [
+        Unsent(f"o{node % 3}", "f", f"n{node}", reason, NOW - ago - number)
+        for number in range(rows)
+        for node in range(nodes)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unsent", "level", "says"),
+    [
+        (ended(1), "note", "1 delivery of 1 node and 1 organization ended without an attempt"),
+        (ended(4, 100), "note", "400 deliveries of 4 nodes and 3 organizations"),
+        (ended(5), "failed", "5 deliveries of 5 nodes and 3 organizations"),
+        # Not within minutes.
+        ([*ended(4), *[each._replace(node_id="x") for each in ended(1, ago=1_000_000)]], "note", "5 deliveries of 5 nodes"),
+        ([*ended(5), *ended(2, reason="other")], "failed", "the node was deleted, and for 1 other reason"),
+        (ended(1, 1000), "note", "1,000+ deliveries"),
+    ],
+)  # fmt: skip
+def test_deliveries_that_ended_without_an_attempt_are_found(
+    unsent: list[Unsent], level: str, says: str
+) -> None:
+    """How many, since when, whose and why; of many nodes within minutes it is a failure, a few were deleted. They can be retried."""
+    (found,) = findings_of(facts(None, 0, unsent=unsent))
+    assert (found.level, found.about, found.act, says in found.words) == (level, "unsent", "retry", True), (
+        found.words
     )
-    assert f"{sum(each.failed for each in shares)} of the {attempts} attempts" in verdict.reason
+    assert "the first at 2001-09-09T01:" in found.words
+    assert found.where.startswith("status:dead error:not_sent ended-since:2001-09-09T01:")
+    assert f"to retry them: flowactions outbox retry --where '{found.where}'" in advice_of(found)
+    assert "organization" not in findings_of(facts(None, 0, unsent=unsent, sees_all=False))[0].words
 
 
-@sampled(
+@pytest.mark.parametrize(
+    ("due", "more", "says"),
+    [
+        (299_999, {}, None),
+        (300_000, {}, "the oldest delivery has been due for 5 min; every worker delivers in scheduled mode"),
+        (300_000, {"workers": [a_worker(0, mode="continuous")]}, "the oldest delivery has been due for 5 min"),
+        (
+            300_000,
+            {"workers": [a_worker(0, mode="continuous")], "busiest": ("acme", "https://h.example:443", 1200)},
+            "5 min; 1,200 of those that are due are for https://h.example:443 of organization acme",
+        ),
+    ],
+)
+def test_deliveries_that_leave_late_are_a_warning(due: int, more: dict[str, Any], says: str | None) -> None:
+    """With whose they are; deliveries go on all the same. What has stalled is not told twice."""
+    stands = facts(due, 0, **more)
+    found = [each for each in findings_of(stands) if each.about == "late"]
+    assert [(each.level, each.words.endswith(says or "") or (says or "") in each.words) for each in found] == (
+        [("warning", True)] if says else []
+    )
+    assert judge(stands).state == "ok"
+    assert not [each for each in findings_of(facts(10**7, 10**7)) if each.about == "late"]
+
+
+def test_locks_and_rights_are_found() -> None:
+    """Who holds which lock, since when; the rights that are missing."""
+    held = Blocker("process 7 (psql of ann)", "flowactions_audit", False, 90.0)
+    found = findings_of(facts(None, 0, blockers=[held], lacking=["DELETE on flowactions_audit"]))
+    assert [(each.level, each.about) for each in found] == [("failed", "rights"), ("warning", "locks")]
+    assert found[0].words == "this process's role lacks DELETE on flowactions_audit"
+    assert found[1].words.startswith(
+        "process 7 (psql of ann) holds a lock on flowactions_audit for 1 min 30 s: what needs"
+    )
+
+
+def test_a_node_is_named_with_the_command_that_shows_its_deliveries() -> None:
+    """An organization's people need not name it."""
+    node = FailingNode("acme", "flow 1", "n", 3, 4, "it answered 404")
+    (found,) = findings_of(facts(None, 0, nodes=[node]))
+    assert (
+        found.words
+        == "node n of flow flow 1 of organization acme: 3 of its last 4 deliveries have failed: it answered 404"
+    )
+    assert (
+        advice_of(found)
+        == "see what it answers: flowactions outbox list --where 'organization:acme flow:\"flow 1\" node:n'"
+    )
+    (mine_,) = findings_of(facts(None, 0, nodes=[node], sees_all=False))
+    assert (mine_.where, "acme" in mine_.words) == ('flow:"flow 1" node:n', False)
+
+
+@pytest.mark.parametrize(
     ("ahead", "says"),
     [
         (4999, None),
@@ -123,7 +288,6 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
         (-240_000, "is 4 min behind the database's: receivers refuse what it signs"),
         (599_900, "is 10 min ahead of the database's: receivers refuse what it signs"),
     ],
-    2,
 )
 def test_a_wrong_clock_of_a_worker_is_a_warning_to_operators(ahead: int, says: str | None) -> None:
     """From five seconds on; from four minutes on with what follows from it. Machines are nothing for an organization."""
@@ -169,11 +333,14 @@ def test_what_keeps_old_versions_of_rows_is_found(snapshot: Snapshot, level: str
         (facts(300_000, 0), "warning"),
         (facts(alive=0, absent_ms=60_000), "warning"),
         (facts(10**7, alive=0), "failed"),
+        (facts(None, 0, paused=(1, 0), paused_since=1), "ok"),
     ],
 )
-def test_the_worst_of_verdict_and_findings_counts(stands: Facts, level: Worst) -> None:
-    """A note is as good as nothing."""
-    verdict, note = judge(stands), Finding("note", "paused", "")
-    assert (verdict.level, bool(verdict.advice)) == (level, level != "ok")
-    assert worst_of(verdict, [note]) == level
-    assert worst_of(verdict, [note, Finding("failed", "workers", "")]) == "failed"
+def test_the_worst_finding_counts(stands: Facts, level: Worst) -> None:
+    """A note is as good as nothing. They come the worst first."""
+    found = findings_of(stands)
+    assert worst_of(found) == level
+    assert [each.level for each in found] == sorted(
+        (each.level for each in found), key=["failed", "warning", "note"].index
+    )
+    assert worst_of([*found, Finding("failed", "workers", "")]) == "failed"

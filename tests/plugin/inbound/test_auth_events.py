@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions
@@ -17,6 +18,13 @@ from tests.auth_provider import NEW, Running
 from tests.chatting import chat_host
 from tests.support import SmallHost, services_of
 from tests.waiting import until
+
+
+def _conflict(code: str) -> DBAPIError:
+    """Make the error of a statement of the host's."""
+    driver = RuntimeError()
+    driver.sqlstate = code  # type: ignore[attr-defined]
+    return DBAPIError("UPDATE", None, driver)
 
 
 class TestOnce:
@@ -59,6 +67,21 @@ class TestOnce:
             assert "secret" not in answer.text
         monkeypatch.setattr(run.host, "auth_event", handle)
         assert (await run.send()).json()["data"]["duplicate"] is False
+
+    async def test_a_conflict_of_the_handlers_is_repeated(
+        self, run: Running, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its transaction is the plugin's own: a serialization failure in it is no failure of the host (§4.4, §8)."""
+        failures = [_conflict("40001"), _conflict("40P01")]
+
+        async def handle(_: AuthEvent) -> None:
+            if failures:
+                raise failures.pop()
+
+        monkeypatch.setattr(run.host, "auth_event", handle)
+        answer = await run.send()
+        assert (answer.status_code, failures) == (200, [])
+        assert answer.json()["data"]["duplicate"] is False
 
     async def test_a_handler_that_hangs_is_cancelled(
         self, run: Running, monkeypatch: pytest.MonkeyPatch

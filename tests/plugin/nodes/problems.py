@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowactions_hookspecs import ConfigProblem
-from flowactions_plugin.nodes.checks import (
-    webhook_problems,
-)
-
-LIMIT = 1 << 20
-
+from flowactions_hookspecs import ConfigProblem, Node
+from flowactions_plugin.nodes.webhook import Reading
+from flowactions_plugin.settings.model import Settings
 
 URL = "http://127.0.0.1:9/hook"
 
 
-def webhook(**config: Any) -> list[ConfigProblem]:
+def webhook(settings: Settings = Settings(), /, **config: Any) -> list[ConfigProblem]:  # noqa: B008  immutable
     """Check a config that is right apart from what is given."""
-    return list(webhook_problems({"webhookUrl": URL, "webhookBody": "{}", **config}, LIMIT))
+    node = Node(id="n1", type="webhook", config={"webhookUrl": URL, "webhookBody": "{}", **config})
+    return list(Reading(node, settings).problems())
 
 
 def told(problems: Sequence[ConfigProblem]) -> list[tuple[Any, ...]]:

@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowactions_plugin.errors import BodyInvalid
-from flowactions_plugin.nodes.checks import (
-    chat_problems,
-    webhook_problems,
-)
+from flowactions_plugin.nodes import chat_message
 from flowactions_plugin.nodes.faults import unknown_tokens
 from flowactions_plugin.nodes.template import check_json, interpolate_json, split_json
-from tests.plugin.nodes.problems import URL, told, webhook
+from flowactions_plugin.settings.model import Settings
+from tests.plugin.nodes.problems import told, webhook
 
 MEANINGFUL = ["{{userId}}", "{{content}}", "{{x}}", "{{", "00", '{"', '":', "null"]
 
@@ -65,7 +63,7 @@ class TestBody:
             found = [
                 webhook(webhookBody=json.dumps(text)),
                 webhook(webhookHeaders=[{"key": "x-a", "value": text}]),
-                chat_problems({"chatChannelId": "C1", "chatMessageText": text}),
+                chat_message.problems({"chatChannelId": "C1", "chatMessageText": text}),
             ]
             assert {each.code for problems in found for each in problems} <= {"unknown_token"}
             quoted = [column + 1 for column in columns]
@@ -76,9 +74,16 @@ class TestBody:
         for hostile in ("{" * 500_000, "{ " * 250_000, "{" + " " * 500_000, "{{a" * 160_000, "${" * 250_000):
             assert len(list(unknown_tokens(hostile))) <= 1
 
-    @pytest.mark.parametrize(("body", "column"), [('{"{{userId}}": 1}', 3), ("{ {{userId}}: 1}", 3)])
+    @pytest.mark.parametrize(
+        ("body", "column"),
+        [
+            ('{"{{userId}}": 1}', 3),
+            ("{ {{userId}}: 1}", 3),
+            ('[{"a{{userId}}": {{userId}}}, {"{{userId}}": 2}]', 5),
+        ],
+    )
     def test_a_variable_in_a_key_is_a_warning(self, body: str, column: int) -> None:
-        """Keys are left alone, so it is sent as it stands."""
+        """Keys are left alone, so it is sent as it stands; told once."""
         (problem,) = webhook(webhookBody=body)
         assert told([problem]) == [("webhookBody", "token_not_substituted", "warning")]
         assert (problem.line, problem.column) == (1, column)
@@ -94,6 +99,5 @@ class TestBody:
 
     def test_a_body_above_the_limit_is_an_error(self) -> None:
         """The limit holds for the template, too."""
-        config = {"webhookUrl": URL, "webhookBody": '"{{content}}"'}
-        assert told(webhook_problems(config, 12)) == [("webhookBody", "body_too_large", "error")]
-        assert webhook_problems(config, 13) == ()
+        for limit, expected in ((12, [("webhookBody", "body_too_large", "error")]), (13, [])):
+            assert told(webhook(Settings(max_body_bytes=limit), webhookBody='"{{content}}"')) == expected

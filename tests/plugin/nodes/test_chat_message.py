@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowactions_conformance.chat_provider import Fault, Gate
-from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node
+from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeDraft
 from flowactions_plugin.chat.failures import (
     ADVICE,
     FOR_OPERATORS,
@@ -64,9 +64,20 @@ class TestSending:
         assert run.texts[0][1] == "&lt;!channel&gt; &lt;@U1&gt; &lt;https://x|y&gt; &amp; *b*"
 
     async def test_a_long_message_is_cut(self, run: Adopted) -> None:
-        """4000 characters stay (§2.1)."""
-        await run.to_channel(chatMessageText="a" * 4001)
-        assert len(run.texts[0][1]) == 4000
+        """4000 characters stay (§2.1), and the author is told: by the preview with these values, and by the result."""
+        for number, said in ((4000, None), (4001, "The message is cut at 4000 characters.")):
+            walk = a_walk(content="c" * number)
+            node = Node(
+                id="n1",
+                type="chat_message",
+                config={"chatChannelId": "C00ORDERS", "chatMessageText": "{{content}}"},
+            )
+            draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
+            preview = await run.actions.preview(draft, walk)
+            assert [each.message for each in preview.problems] == ([said] if said else [])
+            result = await run.actions.reach(walk, node)
+            assert (result.status, result.message) == ("sent", said)
+            assert len(run.texts[-1][1]) == 4000
 
 
 class TestFailing:

@@ -12,7 +12,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
-from flowactions_plugin.nodes.store import MAX_LEASES, step_of
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred
@@ -79,7 +80,7 @@ async def test_what_stays_is_pruned_with_records_of_abandoned_runs(run: Paced) -
     await run.run("UPDATE flowactions_deferred SET created_at = id WHERE run_id <> 'r4'")
     # The host's own retention, which begins when it starts, may come first.
     for _ in range(2):
-        assert await run.database.prune(deferred.c.created_at, 1000, 3) <= 3
+        assert await run.database.prune(deferred.c.created_at, 3_600_000, 3) <= 3
     assert await run.query("SELECT run_id FROM flowactions_deferred") == [("r4",)]
     assert (await run.record(walks[0], "a")).status == "recorded"
 
@@ -221,3 +222,32 @@ async def test_a_transaction_of_the_hosts_locks_no_rows_of_other_runs(database_u
             await connection.rollback()
         assert ran(await run.actions.advance(other, "s")) == ["n"]
     await engine.dispose()
+
+
+async def test_steps_that_are_forgotten_are_told_once_an_episode(
+    run: Paced, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beyond what is kept of steps that the database did not let run, one line says that nodes of the oldest do not run."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.MOST_PENDING", 2)
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.REPEAT_SECONDS", 0.01)
+    walks = [a_walk(run_id=f"r{number}") for number in range(8)]
+    for walk in walks:
+        await run.record(walk, "n")
+    lease = DeferredStore.lease
+    for episode in (1, 2):
+        with monkeypatch.context() as patched:
+
+            async def away(self: DeferredStore, *given: Any) -> Any:
+                raise StorageUnavailable("away")
+
+            patched.setattr(DeferredStore, "lease", away)
+            for walk in walks[4 * episode - 4 : 4 * episode]:
+                assert (await run.actions.advance(walk, "s")).state == "done"
+                await run.actions.advance(walk, "s")
+        assert DeferredStore.lease is lease
+        assert caplog.text.count("more than 2 steps wait for the database") == episode
+        await until(lambda: not run.pacing._pending)
+        await until(lambda: run.pacing._repeating is None or run.pacing._repeating.done())
+    # The oldest of each episode do not run.
+    left = await run.query("SELECT run_id FROM flowactions_deferred WHERE ran_at IS NULL")
+    assert sorted(left) == [("r0",), ("r1",), ("r4",), ("r5",)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -21,7 +22,8 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.nodes.store import LEASE_SECONDS, MAX_LEASES, DeferredStore
+from flowactions_plugin.nodes.store import LEASE_SECONDS, MAX_LEASES, DeferredStore, step_of
+from flowactions_plugin.storage.database import Database
 from tests.pacing import another
 from tests.plugin.nodes.crm import Act, Contact, crm, ran
 from tests.rings import sampled
@@ -454,7 +456,7 @@ class TestReaches:
         renew = DeferredStore.renew
         calls = 0
 
-        async def counting(self: DeferredStore, step: Any) -> None:
+        async def counting(self: DeferredStore, step: Any) -> bool:
             nonlocal calls
             calls += 1
             if calls == 8:
@@ -462,7 +464,7 @@ class TestReaches:
             try:
                 if calls == 2:
                     raise StorageUnavailable("the database failed: for a moment")
-                await renew(self, step)
+                return await renew(self, step)
             finally:
                 await run.age(LEASE_SECONDS / 3)  # the time until the next one, however long that takes here
 
@@ -480,3 +482,97 @@ class TestReaches:
                 await asyncio.sleep(0.01)
             assert ran(await call) == [("m", "sent"), ("n", "sent")]
             assert run.plugin.runs == 2
+
+    async def test_a_renewal_beside_the_end_of_its_nodes_loses_nothing(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing is left to renew, since the nodes have just run: their only caller gets ``done`` or ``halted``, never ``running``."""
+        monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_SECONDS", 0.5)
+        renew, pop, write = DeferredStore.renew, DeferredStore.pop, Database.write
+        renewed, popped = asyncio.Event(), asyncio.Event()
+
+        async def renewing(self: DeferredStore, step: Any) -> bool:
+            try:
+                return await renew(self, step)
+            finally:
+                renewed.set()
+
+        async def popping(self: DeferredStore, *given: Any) -> bool:
+            popped.set()
+            return await pop(self, *given)
+
+        @asynccontextmanager
+        async def writing(self: Database, *given: Any) -> AsyncIterator[Any]:
+            async with write(self, *given) as connection:
+                yield connection
+            if popped.is_set():  # it is committed, and the node's caller does not know it yet
+                popped.clear()
+                renewed.clear()
+                await renewed.wait()
+                for _ in range(5):  # turns of the loop, in which a cancellation would arrive
+                    await asyncio.sleep(0)
+
+        monkeypatch.setattr(DeferredStore, "renew", renewing)
+        monkeypatch.setattr(DeferredStore, "pop", popping)
+        monkeypatch.setattr(Database, "write", writing)
+
+        async def act(walk: Walk, node: Node) -> Any:
+            result = NodeResult(status="sent", halt=walk.content == "halts")
+
+            async def written(_: AsyncConnection) -> NodeResult:
+                return result
+
+            return InTransaction(written) if node.id == "durable" else result
+
+        async with crm(database_url, act) as run:
+            for name, content, state in (
+                ("durable", "", "done"),
+                ("other", "", "done"),
+                ("durable", "halts", "halted"),
+            ):
+                walk = await run.record(name, walk=a_walk(content=content))
+                found = await run.actions.advance(walk, "s")
+                assert (found.state, ran(found)) == (state, [(name, "sent")])
+
+    @pytest.mark.parametrize(
+        ("meanwhile", "state"),
+        [("leased", "running"), ("run", "done"), ("halted", "halted"), ("removed", "done")],
+    )
+    async def test_who_has_lost_its_lease_answers_what_became_of_its_nodes(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch, meanwhile: str, state: str
+    ) -> None:
+        """``running`` only while another process has them; what has begun is ended."""
+        monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_SECONDS", 0.01)
+        begun, ended, changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        renew = DeferredStore.renew
+
+        async def renewing(self: DeferredStore, step: Any) -> bool:
+            await changed.wait()
+            return await renew(self, step)
+
+        monkeypatch.setattr(DeferredStore, "renew", renewing)
+
+        async def act(walk: Walk, node: Node) -> NodeResult:
+            if not begun.is_set():
+                begun.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.set()
+            return NodeResult(status="sent", halt=meanwhile == "halted")
+
+        async with crm(database_url, act) as run:
+            walk = await run.record("n")
+            call = asyncio.create_task(run.actions.advance(walk, "s"))
+            await begun.wait()
+            await run.pass_time()
+            if meanwhile == "leased":
+                assert (await another(run.pacing)._store.lease(step_of(walk, "s"))).records
+            elif meanwhile == "removed":
+                async with run.engine.begin() as connection:
+                    await connection.execute(text("DELETE FROM flowactions_deferred"))
+            else:
+                assert await another(run.pacing).recover() == 1
+            changed.set()
+            found = await call
+            assert (found.state, ran(found), ended.is_set()) == (state, [], True)

@@ -203,17 +203,6 @@ def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
     assert variables_of(a_walk(user_id="a\ud800", content="\udfffb")) == values_of("a\ufffd", "\ufffdb")
 
 
-def test_the_place_of_a_mistake_is_said() -> None:
-    """Line and column are counted as an editor counts them."""
-    for body, said in {
-        '{"a": 1,\n "é" 2}': "JSON (line 2, column 6).",
-        '{"a": [1': "JSON.",
-        '["{{userId}}", "x\\{{userId}}"]': "JSON (line 1, column 19).",
-    }.items():
-        with pytest.raises(BodyInvalid, match=re.escape(f"The body must be {said}")):
-            interpolate_json(body, VALUES)
-
-
 FRAGMENTS = (
     *'"\\{}[]:, \n01axu-.eé\x00\u2028',
     *(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -288,28 +289,7 @@ class TestSignIn:
             assert answer.headers["location"] == there
             doubled = await client.get(f"http://host/{ROOT}/deliveries")
             assert doubled.headers["location"].partition("?")[2].startswith("next=%2Fintegrations")
+            odd = await client.get(f"{ROOT}/deliveries/a%3Fb%23Z%C3%B6e")
+            encoded = odd.headers["location"].partition("next=")[2]
+            assert unquote(encoded) == f"{ROOT}/deliveries/a%3Fb%23Z%C3%B6e"
             assert (await client.post(f"{ROOT}/actions", data={"a": "b"})).status_code == 401
-
-    async def test_the_link_to_connect_a_workspace_leads_there_too(
-        self, tmp_path: Path, sqlite_url: str
-    ) -> None:
-        """And back; without a sign-in page, for a script and for every other route it is 401 (§4.1.1)."""
-        install = "/integrations/chat/install"
-        settings = {"FLOWACTIONS_DATABASE_URL": sqlite_url, "BACKEND_PUBLIC_URL": "https://app.example.com"}
-        for more, answered in (({"FLOWACTIONS_LOGIN_PATH": "/login"}, 303), ({}, 401)):
-            host = OperatedHost({**settings, "FLOWACTIONS_HOST_WORKER": "off", **more})
-            host.principal = None
-            actions = FlowActions.load(host)
-            async with (
-                actions.lifespan(),
-                httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
-            ):
-                answer = await client.get(install, headers={"accept": "text/html"})
-                assert answer.status_code == answered
-                if more:
-                    there = "https://app.example.com/login?next=%2Fintegrations%2Fchat%2Finstall"
-                    assert answer.headers["location"] == there
-                    assert answer.headers["cache-control"] == "no-store"
-                json = await client.get(install, headers={"accept": "application/json"})
-                assert (json.status_code, json.json()["code"]) == (401, "unauthorized")
-                assert (await client.get("/integrations/chat/connection")).status_code == 401

@@ -121,7 +121,7 @@ async def test_what_waits_for_something_here_is_named(site: Site, database_url: 
     assert "3 deliveries wait, without an attempt, since" in overview
     assert said in overview
     assert "1 delivery waits" not in overview
-    assert '/deliveries?error=waits">' in overview
+    assert '/deliveries?q=error%3Awaits">' in overview
     site.sign_in("other")
     overview = (await site.get()).text
     assert "1 delivery waits, without an attempt, since" in overview

@@ -30,7 +30,6 @@ async def test_a_delivered_webhook_is_sent_again_from_its_page(site: Site) -> No
     assert begun.status_code == 303
     (action,) = await site.execute("SELECT id FROM flowactions_actions")
     assert "Send 1 delivery again" in (await site.get(f"/actions/{action.id}")).text
-    await site.execute("UPDATE flowactions_actions SET starts_at = 0")
     await Engine(site.queue.database, "me").run_step(action.id)
     (new_id,) = set(await site.statuses()) - {row_id}
     assert await site.statuses() == {row_id: "delivered", new_id: "pending"}
@@ -64,9 +63,9 @@ async def test_a_retry_says_what_it_leaves_out_and_leads_to_sending_it_again(sit
         "Enqueued from"
         in (await site.get("/deliveries", params={"status": "delivered"})).text.split("data-bulk")[1]
     )
-    lately = await site.get("/deliveries", params={"status": "delivered", "from": "1d"})
+    lately = await site.get("/deliveries", params={"status": "delivered", "since": "1d"})
     assert "Send again all…" in lately.text
-    assert "Send 2 deliveries again?" in (await preview(site, "resend", **{"from": "1d"})).text
+    assert "Send 2 deliveries again?" in (await preview(site, "resend", since="1d")).text
 
 
 @pytest.mark.ci

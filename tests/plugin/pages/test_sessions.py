@@ -110,7 +110,15 @@ class TestRoute:
         """One with a header of its own, and one whose session the host no longer knows."""
         site.host.token = TOKEN
         await begin(site.browser)
+        site.host.asked.clear()
         assert (await site.get(headers={"authorization": "Bearer other"})).status_code == 401
+        sent = {
+            value
+            for each in site.host.asked
+            for name, value in each.scope["headers"]
+            if name == b"authorization"
+        }
+        assert sent == {b"Bearer other"}
         site.host.token = None  # it knows people by a cookie of its own now
         assert (await site.get()).status_code == 200
 

@@ -14,7 +14,7 @@ from tests.plugin.pages.conftest import Site
 
 NOW = int(time.time() * 1000)
 SECONDS = count()
-WAITING: dict[str, Any] = {"state": "waiting", "starts_at": NOW + 3_600_000, "finished_at": None, "done": 0}
+WAITING: dict[str, Any] = {"state": "waiting", "finished_at": None, "done": 0}
 
 
 async def begin(site: Site, **changes: Any) -> str:
@@ -23,7 +23,7 @@ async def begin(site: Site, **changes: Any) -> str:
         "id": new_id(time.time()),
         "kind": "retry",
         "organization_id": "acme",
-        "filter": "{}",
+        "filter": "",
         "as_of": NOW,
         "counted": 3,
         "actor_id": "ada",
@@ -32,11 +32,9 @@ async def begin(site: Site, **changes: Any) -> str:
         "reason": "",
         "reset_attempts": 0,
         "rate": None,
-        "canary": 0,
         "state": "done",
         "state_reason": None,
         "created_at": NOW,
-        "starts_at": NOW,
         "finished_at": NOW,
         "done": 3,
         "paced_done": 0,
@@ -76,16 +74,16 @@ LATER = "Stopped before, "
 OF_AN_ACTION: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "a retry": ({}, ["3 of 3 done", "Attempts one more", "Filter none: everything", "Ended"], []),
     "paced": (
-        {"rate": 5.0, "canary": 10, "reset_attempts": 1, "reason": "the why"},
-        ["Rate 5.0 per second", "Canary 10 first", "Attempts all again", "Reason the why"],
+        {"rate": 5.0, "reset_attempts": 1, "reason": "the why"},
+        ["Rate 5.0 per second", "Attempts all again", "Reason the why"],
         [],
     ),
-    "waiting": (WAITING, ["It begins at", LATER, "Stop"], ["of 3 done", "Ended", "Reason"]),
+    "waiting": (WAITING, ["Workers take it up next.", LATER, "Stop"], ["of 3 done", "Ended", "Reason"]),
     "a delete": ({**WAITING, "kind": "delete"}, [LATER], ["sent", "Attempts"]),
     "deleted": ({"kind": "delete"}, ["3 of 3 done"], ["Attempts", "match the filter"]),
     "a resend": ({**WAITING, "kind": "resend"}, [LATER], ["Attempts"]),
     "running": (
-        {"state": "running", "finished_at": None, "done": 1, "filter": '{"flow_id": "f"}'},
+        {"state": "running", "finished_at": None, "done": 1, "filter": "flow:f"},
         ["1 of 3 done", "Stop", "flow f"],
         ["Ended", "What was done", "Filter none"],
     ),
@@ -96,9 +94,14 @@ OF_AN_ACTION: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         ["Stop "],
     ),
     "stopped early": ({"state": "stopped", "done": 0}, ["0 of 3 done"], ["What was done stays"]),
+    "sent": (
+        {"kind": "cancel", "done": 1, "sent": 2},
+        ["1 of 3 done", "2 were being sent: delivered if the receiver says so"],
+        ["had changed before"],
+    ),
     "fewer": ({"done": 2}, ["2 of 3 done", "1 delivery had changed before it was reached"], ["What was done"]),
 }
-NOT_PACED = ["Rate", "Canary"]
+NOT_PACED = ["Rate"]
 
 
 async def test_a_bulk_action_says_what_applies(site: Site) -> None:
@@ -129,12 +132,12 @@ async def test_the_audit_says_what_applies(site: Site) -> None:
     await note(site, "purge")
     await note(site, "pause", destination="https://h.example:443", reason="their certificate")
     await note(site, "retry", delivery_id=delivery, number=1)
-    await note(site, "retry", action_id=action, filter="{}", number=3)
+    await note(site, "retry", action_id=action, filter="", number=3)
     who = {"actor_id": "", "actor_name": "flowactions", "actor_role": "command"}
-    await note(site, "stop", action_id=action, number=2, reason="1 of 1 first attempts failed", **who)
+    await note(site, "stop", action_id=action, number=2, reason="its filter cannot be read", **who)
     page = (await site.get("/audit")).text
     assert cells(page, "rows") == ["2", "3", "1", "", ""]
-    assert cells(page, "reason") == ["1 of 1 first attempts failed", "", "", "their certificate", ""]
+    assert cells(page, "reason") == ["its filter cannot be read", "", "", "their certificate", ""]
     assert "–" not in words(page)
     assert "command" not in words(page)
     what = [
@@ -148,9 +151,9 @@ async def test_the_audit_says_what_applies(site: Site) -> None:
 @pytest.mark.parametrize(
     ("role", "query", "said", "unsaid"),
     [
-        ("operator", {"kind": "retry"}, ["shown to the organization", "match later are not touched", LATER], []),
+        ("operator", {"kind": "retry"}, ["shown to the organization", "match later are not touched"], [LATER]),
         ("changer", {"kind": "cancel"}, ["ends dead without one"], ["organizations see", "All attempts", LATER]),
-        ("changer", {"kind": "delete"}, [LATER], ["How", "sent"]),
+        ("changer", {"kind": "delete"}, ["removed with its attempts"], ["How", "sent", LATER]),
         ("changer", {"kind": "retry", "destination": "https://none.example"}, [], ["Stopped", "later", "Reason"]),
     ],
     ids=["retry", "cancel", "delete", "none"],

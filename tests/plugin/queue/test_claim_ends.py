@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operations.purge import Purge
@@ -36,8 +36,7 @@ class TestGivenBack:
     async def test_a_row_that_is_too_late_goes_back(self, queue: Queue, left: float) -> None:
         """The rest of its lease is too short for an attempt: it is due at once, and what it waited for is over."""
         sent: list[httpx.Request] = []
-        row_id = await queue.put()
-        await queue.run("UPDATE flowactions_outbox SET waiting_since = 5")
+        row_id = await queue.put(state={"waiting_since": 5})
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, sent.append)
         await executor.execute(replace(claim, lease_end=lease_clock() + left))
@@ -50,8 +49,7 @@ class TestGivenBack:
     async def test_a_row_in_quarantine_that_is_too_late_goes_back(self, queue: Queue) -> None:
         """No round of it has begun."""
         sent: list[httpx.Request] = []
-        row_id = await queue.put()
-        await queue.run("UPDATE flowactions_outbox SET takeovers = 3")
+        row_id = await queue.put(state={"takeovers": 3})
         claim = await queue.store.claim_quarantined()
         assert claim is not None
         executor = an_executor(queue, sent.append)
@@ -99,6 +97,20 @@ class TestGivenBack:
         row = await queue.row(row_id)
         assert (row.status, row.waiting_since) == ("dead", None)
         assert row.last_error.startswith("it has waited too long: ")
+
+    async def test_a_wait_counts_from_its_first_return(self, queue: Queue) -> None:
+        """However often a row is given back for what fails here, it has waited since the first time."""
+        row_id = await queue.put()
+        (claim,) = await queue.store.claim(1)
+        await queue.store.complete([given_back(claim, waits_for="the host")])
+        assert (await queue.row(row_id)).waiting_since is not None
+        await queue.run("UPDATE flowactions_outbox SET waiting_since = waiting_since - 7000")
+        since = (await queue.row(row_id)).waiting_since
+        (claim,) = await queue.store.claim(1)
+        assert claim.waited_ms is not None
+        assert claim.waited_ms >= 7000
+        await queue.store.complete([given_back(claim, waits_for="another fault")])
+        assert (await queue.row(row_id)).waiting_since == since
 
     @pytest.mark.parametrize("waits_for", [None, "the host"])
     @pytest.mark.parametrize("is_lost", [False, True])
@@ -240,6 +252,20 @@ class TestLost:
         row_id = await self.lose(queue, how)
         lines = [each.getMessage() for each in caplog.records if each.name == "flowactions.outbox"]
         assert lines == [f"delivery {row_id} {line}"]
+
+    async def test_a_purge_has_the_worker_forget_what_hangs(self, queue: Queue) -> None:
+        """Pages name what a worker limits: nothing of a purged organization stays there."""
+        await queue.put()
+        (claim,) = await queue.store.claim(1)
+        executor = an_executor(queue, ok)
+        limits = executor.load.limits
+        host = (claim.organization_id, claim.destination)
+        limits.record(claim.lane + 1, host, Outcome(0, 0, error="timed out after 10 s"))
+        assert limits.limited()
+        await queue.run("DELETE FROM flowactions_outbox")
+        await executor.execute(claim)
+        await executor.completer.flush()
+        assert limits.limited() == {}
 
     @pytest.mark.parametrize("waits", [False, True], ids=["an outcome", "given back"])
     async def test_what_a_worker_claimed_again_itself_is_written_under_the_new_claim(

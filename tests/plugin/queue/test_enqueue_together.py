@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -20,11 +21,12 @@ from flowactions_hookspecs import FlowActions, Node, Receipt
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.enqueue import Outbox, row_of
+from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import FirstUse, KeyUse
+from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.notifier import CHANNEL
 from flowactions_plugin.queue.prepared import PreparedDelivery
-from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import Deadline
@@ -297,6 +299,24 @@ async def test_racing_keys_are_used_once(database_url: str) -> None:
         assert await written(database) == sorted(map(str, first.values()))
 
 
+async def test_rates_are_counted_in_the_order_of_keys(database_url: str) -> None:
+    """Each counts with a lock: two groups that count the same agents never wait for each other."""
+    counted: list[str] = []
+    async with a_database(database_url) as database:
+        outbox = Outbox(database, EgressGuard(development=True, resolve=None))
+        items = [
+            Item(
+                row_of(a_delivery(id=new_id(1_700_000_000))),
+                KeyUse(outbox.keys, "acme", f"api:{agent}", "k"),
+                lambda _, agent=agent: counted.append(agent),  # type: ignore[misc]
+            )
+            for agent in "cab"
+        ]
+        async with database.write() as connection:
+            await connection.run_sync(partial(write_items, database), items)
+        assert (counted, len(await written(database))) == (["a", "b", "c"], 3)
+
+
 async def test_a_key_goes_with_its_row(database_url: str) -> None:
     """A row that cannot be written leaves its key unused, and the others' rows are there."""
     async with a_database(database_url) as database:
@@ -314,7 +334,7 @@ async def test_a_key_goes_with_its_row(database_url: str) -> None:
 async def test_keys_share_their_statements(database_url: str) -> None:
     """A group has as many statements as one caller, and each row wakes the worker; used keys name their first row."""
     async with a_database(database_url) as database:
-        keyed, woken = Keyed(database), list[NewDelivery]()
+        keyed, woken = Keyed(database), list[Due]()
         before = [await keyed.enqueue(key) for key in ("used", "old")]
         async with database.write() as connection:
             await connection.execute(

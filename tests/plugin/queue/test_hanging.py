@@ -12,21 +12,22 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.lanes import Due, lane_of
+from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.loopback import listening
-from tests.queueing import Queue, an_executor, continuously, delivering, ok
+from tests.queueing import SOMEBODY, Queue, an_executor, continuously, delivering, ok
 from tests.recorder import OK, recorder
 from tests.sending import own_transport
 from tests.waiting import until
 
-HANGING = 12
+HANGING = 24
 SLOTS = 20
-SHARE = SLOTS // 2
 PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
 """No attempt times out while a test runs."""
 
@@ -88,9 +89,11 @@ async def put(queue: Queue, url: str, organization_id: str, rows: int = 1) -> No
         await queue.put(organization_id=organization_id, url=f"{url}/", destination=url, body=b"{}")
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["new", "timed out before"])
-async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known: bool) -> None:
-    """Its deliveries arrive while all requests to twelve others of one organization are open, and none has ended."""
+@pytest.mark.parametrize(
+    ("known", "share"), [(False, SLOTS * 9 // 10), (True, SLOTS * 3 // 4)], ids=["new", "timed out before"]
+)
+async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known: bool, share: int) -> None:
+    """Its deliveries arrive while as many requests to others of one organization are open as may be, and none has ended."""
     queue = Queue(queue.database, PATIENT.lease_seconds)
     async with hanging(HANGING) as silent, recorder() as healthy, own_transport() as transport:
         for each in silent:
@@ -103,19 +106,26 @@ async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known:
         def held() -> int:
             return sum(each.open for each in silent)
 
+        answer_quickly(executor, "fine", healthy.url.rstrip("/"))
         async with beside(executor, queue, PATIENT, silent) as claims:
-            await until(lambda: held() == SHARE, seconds=300)
+            await until(lambda: held() == share, seconds=300)
             for number in range(1, 6):
                 await put(queue, healthy.url.rstrip("/"), "fine")
                 claims.wake()
                 await until(lambda number=number: len(healthy.requests) == number, seconds=300)  # type: ignore[misc]
-            assert (held(), sum(each.given_up for each in silent)) == (SHARE, 0)
+            assert (held(), sum(each.given_up for each in silent)) == (share, 0)
             assert max(each.most for each in silent) == 1
 
 
+def answer_quickly(executor: Executor, organization_id: str, destination: str) -> None:
+    lane = lane_of(organization_id, destination, f"{destination}/")
+    executor.load.limits.record(lane, (organization_id, destination), Outcome(0, 0, status_code=200))
+
+
 def time_out(executor: Executor, organization_id: str, destination: str) -> None:
-    lane = Due(lane_of(organization_id, destination, f"{destination}/"), organization_id, destination)
-    executor.load.limits.record(lane, Outcome(0, 0, error="timed out after 10 s while connecting"))
+    lane = lane_of(organization_id, destination, f"{destination}/")
+    outcome = Outcome(0, 0, error="timed out after 10 s while connecting")
+    executor.load.limits.record(lane, (organization_id, destination), outcome)
 
 
 async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) -> None:
@@ -213,3 +223,34 @@ async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> 
         assert found is not None
         assert "limited to one delivery at a time since 1970-01-01T00:00:00Z, because attempts" in found.why
     assert await limited(None) == 0
+
+
+async def test_a_worker_begins_with_what_the_others_limit(queue: Queue) -> None:
+    """With what those limit that are alive, and what the last ones did, however they ended; not with what is older or purged."""
+
+    async def limiting(place: str, seen_ms_ago: int, *, stops: bool = False) -> None:
+        fleet = Fleet(queue.database, "continuous", SLOTS)
+        worker_id = fleet.begin()
+        await fleet.beat(0, 0, {"acme": {place: 1}})
+        if stops:
+            await fleet.stop()
+        await queue.run(
+            f"UPDATE flowactions_workers SET last_seen_at = last_seen_at - {seen_ms_ago} WHERE id = '{worker_id}'"  # noqa: S608
+        )
+
+    async def slow() -> set[str]:
+        executor = an_executor(queue, ok)
+        async with Monitor(queue.database, "continuous", SLOTS, None).watching(executor.load):
+            await queue.run("DELETE FROM flowactions_workers WHERE limited IS NULL")
+        limits = executor.load.limits
+        assert limits.limited() == {}
+        return {place for place in ("a", "b", "c") if limits.is_slow_host(("acme", place))}
+
+    await limiting("a", 3_600_000, stops=True)
+    await limiting("b", 3_610_000)
+    await limiting("c", 3_700_000)
+    assert await slow() == {"a", "b"}
+    await limiting("c", 0)
+    assert await slow() == {"c"}
+    await Purge(queue.database, "acme").run(SOMEBODY)
+    assert await slow() == set()

@@ -14,10 +14,9 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.host_calls import SecretSource
+from flowactions_plugin.queue.host_calls import Secret, SecretSource
 from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
 from tests.queueing import ORIGIN, Queue, a_schedule, continuously, delivering, ok
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -60,7 +59,7 @@ WRONG = [
 ]
 
 
-@sampled(("answer", "said"), WRONG, size=4)
+@pytest.mark.parametrize(("answer", "said"), WRONG)
 async def test_rows_wait_while_their_signing_secret_fails(
     queue: Queue, answer: Any, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,8 +133,7 @@ async def test_the_wait_doubles_and_ends_after_ninety_days(
 
 async def test_a_wait_is_over_when_the_host_has_answered(queue: Queue) -> None:
     """Whatever the attempt then comes to, the next wait begins anew."""
-    row_id = await queue.put()
-    await queue.run("UPDATE flowactions_outbox SET waiting_since = 1")
+    row_id = await queue.put(state={"waiting_since": 1})
     await a_schedule(queue, lambda request: httpx.Response(500)).tick()
     row = await queue.row(row_id)
     assert (row.status, row.waiting_since) == ("retrying", None)
@@ -201,6 +199,18 @@ async def test_an_origin_that_has_just_failed_is_not_asked_by_every_claim() -> N
         now += 0.125
     pauses = [later - earlier for earlier, later in pairwise(asked)]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+@pytest.mark.parametrize("given", ["", None])
+async def test_an_empty_secret_is_none(given: str | None) -> None:
+    """Anybody can sign with it: the delivery is sent without a signature, and does not wait (§5.3.7)."""
+
+    async def secret(_: Any) -> str | None:
+        return given
+
+    source = SecretSource(secret)
+    source.renew()
+    assert await source.of(ORIGIN) == Secret()
 
 
 async def test_a_secret_that_is_there_at_once_costs_no_turn_of_the_loop() -> None:

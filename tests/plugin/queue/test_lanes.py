@@ -11,10 +11,22 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, Standing, lane_of
+from flowactions_plugin.queue.lanes import (
+    AHEAD,
+    EVER,
+    LANE_AHEAD,
+    MOST_BYTES,
+    MOST_OF_A_LANE,
+    SINCE_MARGIN_MS,
+    Due,
+    Lanes,
+    lane_of,
+)
+from flowactions_plugin.queue.standing import SLOW_SECONDS, Standing
 from tests.queueing import claimed
 
 ANSWER = Outcome(0, 0, status_code=500)
+LATE = Outcome(0, 2001, status_code=200)
 TIMEOUT = Outcome(0, 10, error="timed out after 10 s")
 REFUSED = Outcome(0, 0, error="connection refused")
 
@@ -28,18 +40,28 @@ class Queue:
     """A worker's lanes, and a queue in which each lane has so many rows."""
 
     def __init__(self, slots: int = 10, per_destination: int = 10) -> None:
+        self.now = 0.0
         self.standing = Standing()
-        self.lanes = Lanes(slots, per_destination, self.standing)
+        self.lanes = Lanes(slots, per_destination, self.standing, lambda: self.now)
         self.rows: Counter[int] = Counter()
         self.begun: list[ClaimedDelivery] = []
         self._ids = count()
 
-    def put(self, organization: str, path: str, rows: int, *, host: str = "h", answers: bool = True) -> Due:
-        """Write rows to a lane of which the worker hears."""
+    def put(
+        self,
+        organization: str,
+        path: str,
+        rows: int,
+        *,
+        host: str = "h",
+        answers: bool = True,
+        answer: Outcome = ANSWER,
+    ) -> Due:
+        """Write rows to a lane of which the worker hears, and which has answered."""
         due = Due(lane_of(organization, host, f"http://{host}/{path}"), organization, host)
         self.rows[due.lane] += rows
         if answers:
-            self.standing.record(due, ANSWER)
+            self.record(due, answer)
         self.lanes.learn(due)
         return due
 
@@ -66,8 +88,13 @@ class Queue:
     def end(self, row: ClaimedDelivery, outcome: Outcome = ANSWER) -> list[ClaimedDelivery]:
         """End an attempt."""
         self.begun.remove(row)
-        self.standing.record(row, outcome)
-        return self.lanes.end(row)
+        self.record(row, outcome)
+        self.lanes.end(row)
+        return self.lanes.surplus()
+
+    def record(self, row: Due | ClaimedDelivery, outcome: Outcome) -> None:
+        """Record the outcome of an attempt."""
+        self.standing.record(row.lane, (row.organization_id, row.destination), outcome)
 
 
 def of(rows: list[ClaimedDelivery]) -> Counter[str]:
@@ -148,19 +175,38 @@ def test_a_silent_lane_has_one_in_flight_and_holds_up_no_other_of_its_host() -> 
     assert len(queue.begun) == 1
 
 
-def test_lanes_that_do_not_answer_have_half_of_the_slots() -> None:
-    """The others are left to lanes that answer; an organization that has nothing in flight may begin one."""
-    queue = Queue(slots=10)
+def test_slow_and_unknown_lanes_have_shares_of_the_slots() -> None:
+    """Slow ones three quarters together, both nine tenths; the rest is left to quick ones, and to new ones of a quick host."""
+    queue = Queue(slots=20)
     for number in range(30):
-        queue.put("a", "p", 5, host=f"silent{number}", answers=False)
+        queue.put(f"s{number}", "p", 5, host="slow", answer=LATE)
     queue.claim()
-    assert len(queue.start()) == 5
-    queue.put("b", "p", 5, host="new", answers=False)
-    queue.put("a", "p", 20, host="good")
-    queue.put("a", "new", 1, host="good", answers=False)  # a destination that has answered lends its standing
+    assert len(queue.start()) == 15
+    for number in range(10):
+        queue.put(f"u{number}", "p", 5, answers=False)
     queue.claim()
+    assert len(queue.start()) == 3
+    queue.put("q", "p", 20, host="good")
+    queue.put("q", "new", 1, host="good", answers=False)
     queue.claim()
-    assert of(queue.start()) == {"a": 4, "b": 1}
+    assert {row.lane for row in queue.start()} == {
+        lane_of("q", "good", f"http://good/{path}") for path in ("p", "new")
+    }
+    assert len(queue.begun) == 20
+
+
+def test_the_rows_that_a_worker_holds_have_the_same_shares() -> None:
+    """Otherwise it would hold slow rows only, and claim no quick one."""
+    queue = Queue(slots=20)
+    for number in range(60):
+        queue.put(f"s{number}", "p", 5, answer=LATE)
+    assert queue.claim().total() == AHEAD * 15
+    for number in range(60):
+        queue.put(f"u{number}", "p", 5, answers=False)
+    assert queue.claim().total() == AHEAD * 3
+    queue.put("q", "p", 20)
+    assert queue.claim() == {"q": AHEAD * 2}
+    assert queue.claim() == {}
 
 
 @pytest.mark.parametrize("same", ["organization", "destination"])
@@ -186,6 +232,130 @@ def test_an_organization_and_a_host_have_half_of_the_slots_while_others_wait(sam
     assert sum(row.organization_id == "other" for row in queue.begun) == 5
 
 
+@pytest.mark.parametrize("same", ["organization", "destination"])
+def test_half_of_the_slots_is_left_to_others_also_when_more_was_claimed_before(same: str) -> None:
+    """Its rows wait here, and give way to those that come since, although they take longer."""
+    queue = Queue(slots=10)
+    for number in range(4):
+        one = same == "organization"
+        queue.put("a" if one else f"o{number}", "p", 3, host=f"h{number}" if one else "h")
+    assert queue.claim().total() == 12
+    queue.put("other", "p", 100, host="other")
+    for _ in range(10):
+        queue.claim()
+        queue.start()
+        quick = [row for row in queue.begun if row.organization_id == "other"]
+        assert len(queue.begun) - len(quick) <= 5
+        for row in quick[:-1]:
+            queue.end(row)
+
+
+@pytest.mark.parametrize(
+    ("slots", "slow", "either"), [(1, 1, 1), (2, 1, 1), (3, 1, 2), (4, 2, 3), (10, 7, 9), (100, 75, 90)]
+)
+def test_shares_of_any_number_of_slots(slots: int, slow: int, either: int) -> None:
+    """At least one; and one more for unknown ones, and one more for quick ones, as soon as there are as many."""
+    queue = Queue(slots)
+    for number in range(2 * slots):
+        queue.put(f"s{number}", "p", 1, answer=LATE)
+    queue.claim()
+    assert len(queue.start()) == slow
+    for number in range(2 * slots):
+        queue.put(f"u{number}", "p", 1, answers=False)
+    queue.claim()
+    assert len(queue.start()) == either - slow
+    for number in range(2 * slots):
+        queue.put(f"q{number}", "p", 1)
+    queue.claim()
+    assert len(queue.start()) == slots - either
+    assert queue.lanes.slow.in_flight == slow
+
+
+def test_a_lane_is_slow_while_a_delivery_takes_too_long() -> None:
+    """It counts as slow, new lanes of its host do, too, and what it holds beyond its limit is given back."""
+    queue = Queue(slots=100)
+    for number in range(4):
+        queue.put("a", f"p{number}", 100, host=f"h{number}")
+    queue.claim()
+    assert len(queue.start()) == 40
+    assert queue.lanes.surplus() == []
+    queue.now += SLOW_SECONDS
+    queue.lanes.asks()
+    assert queue.lanes.slow.in_flight == 0
+    queue.now += 0.01
+    queue.lanes.asks()
+    assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting) == (40, 0)
+    assert len(queue.lanes.remove(lambda _: False)) == 40
+    assert queue.lanes.surplus() == []
+    new = queue.put("a", "new", 1, host="h0", answers=False)
+    assert queue.lanes.slow in queue.lanes._lanes[new.lane].group.kind.shares
+    for row in list(queue.begun):
+        queue.end(row, REFUSED)
+    assert queue.lanes.slow.held == 0
+    queue.claim()
+    queue.start()
+    newer = queue.put("a", "newer", 1, host="h0", answers=False)
+    for due in (new, newer):
+        assert queue.lanes.slow not in queue.lanes._lanes[due.lane].group.kind.shares
+    assert queue.lanes.slow.held == 0
+
+
+def test_new_lanes_of_a_host_that_becomes_slow_hold_no_more_than_its_limit() -> None:
+    """A path for each row makes many; of those that wait, the limit stays, and the others are given back."""
+    queue = Queue(slots=100)
+    queue.put("a", "known", 1)
+    for number in range(100):
+        queue.put("a", f"id/{number}", 1, answers=False)
+    assert queue.claim() == {"a": LANE_AHEAD * 10}
+    assert len(queue.start()) == 10
+    assert queue.lanes._quick.due.lanes
+    queue.now += SLOW_SECONDS + 0.01
+    queue.lanes.asks()
+    assert not queue.lanes._quick.due.lanes
+    assert len(queue.lanes.surplus()) >= (LANE_AHEAD - 2) * 10
+    for _ in range(3):
+        assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting <= 10) == (10, True)
+        queue.claim()
+
+
+def test_a_slow_lane_is_not_claimed_ahead() -> None:
+    """It holds what may be in flight; so does its host, whatever its paths."""
+    queue = Queue(slots=100)
+    for number in range(3):
+        queue.put("a", f"p{number}", 100, answer=LATE)
+    assert queue.claim() == {"a": 10}
+    queue.start()
+    assert queue.claim() == {}
+    queue.end(queue.begun[0], LATE)
+    assert queue.claim() == {"a": 1}
+
+
+def test_a_quick_lane_is_claimed_ahead_further_with_each_answer() -> None:
+    """Up to eight times its limit, within what the worker may hold: its slots are never idle between claims."""
+    queue = Queue(slots=100)
+    queue.put("a", "p", 1000)
+    held = []
+    for _ in range(10):
+        queue.claim()
+        held.append(queue.lanes.total.held)
+        for row in queue.start()[:1]:
+            queue.end(row)
+    assert held == [
+        AHEAD * 10,
+        30,
+        40,
+        50,
+        60,
+        70,
+        LANE_AHEAD * 10,
+        LANE_AHEAD * 10,
+        LANE_AHEAD * 10,
+        LANE_AHEAD * 10,
+    ]
+    queue.put("b", "p", 1000, host="other")
+    assert queue.claim() == {"b": AHEAD * 10}
+
+
 def test_an_organization_has_so_many_in_flight_at_one_destination() -> None:
     """Over all of its lanes there; another organization has as many of its own, and so has that of alerts, whose id is empty."""
     queue = Queue(slots=100, per_destination=10)
@@ -208,6 +378,13 @@ def test_a_worker_holds_twice_as_many_rows_as_it_has_slots() -> None:
     assert queue.lanes.total.in_flight == 10
     assert queue.lanes.total.in_flight + queue.lanes.total.waiting == AHEAD * 10
     assert queue.lanes.is_full
+
+
+def test_a_claim_asks_a_lane_for_a_thousand_rows_at_the_most() -> None:
+    """A statement returns no more, and a lane that gave less than was asked for would be forgotten."""
+    queue = Queue(slots=1000, per_destination=1000)
+    queue.put("a", "p", 3000)
+    assert [due.rows for due in queue.lanes.asks()] == [MOST_OF_A_LANE]
 
 
 def test_a_lane_that_gave_less_than_was_asked_for_is_forgotten_when_it_has_ended() -> None:
@@ -248,26 +425,74 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
     queue.claim()
     assert queue.lanes.is_full
     assert not queue.lanes.reserve(fresh)
+    queue.end(queue.start()[0])  # a place is free: it is that of the rows that wait for a claim
+    assert not queue.lanes.reserve(fresh)
+
+
+def test_a_row_has_no_place_where_an_older_one_of_its_lane_has_become_due() -> None:
+    """While another one is being enqueued."""
+    queue = Queue()
+    due = Due(lane_of("a", "h", "http://h/"), "a", "h")
+    queue.record(due, ANSWER)
+    assert queue.lanes.reserve(due)
+    assert queue.lanes.reserve(due)
+    queue.lanes.learn(due)
+    assert not queue.lanes.reserve(due)
+
+
+def test_a_claim_asks_a_lane_for_as_many_rows_as_its_statement_reads_at_the_most() -> None:
+    """Otherwise the lane would seem to have no more."""
+    queue = Queue(slots=1000, per_destination=1000)
+    queue.put("a", "p", 2000)
+    assert [due.rows for due in queue.lanes.asks()] == [MOST_OF_A_LANE]
+
+
+@pytest.mark.parametrize("answer", [LATE, None], ids=["slow", "unknown"])
+def test_a_row_that_is_enqueued_for_a_doubtful_lane_has_a_place_only_where_it_begins_at_once(
+    answer: Outcome | None,
+) -> None:
+    """Not where others of its kind wait, or its share has no slot left."""
+    queue = Queue(slots=4)
+    rows = []
+
+    def reserve(number: int) -> bool:
+        row = a_row(str(number), number, f"o{number}", "h")
+        if answer is not None:
+            queue.record(row, answer)
+        found = queue.lanes.reserve(Due(number, row.organization_id, "h"))
+        rows.extend([row] if found else [])
+        return found
+
+    share = 3 if answer is None else 2
+    for number in range(share):
+        assert reserve(number)
+        queue.lanes.unreserve(rows[-1:], rows[-1:])
+        assert not reserve(100 + number)
+        queue.start()
+    assert not reserve(200)
+    queue.put("q", "p", 1, host="quick")
+    assert queue.claim() == {"q": 1}
 
 
 def test_a_lane_that_begins_to_hang_gives_back_what_waits() -> None:
-    """Other workers may send it; one row stays."""
+    """Other workers may send it; none stays beside what is in flight."""
     queue = Queue(slots=2, per_destination=2)
     queue.put("a", "p", 50)
     queue.claim()
-    one, _ = queue.start()
+    one, two = queue.start()
     assert queue.lanes.total.waiting == 2
-    assert len(queue.end(one, TIMEOUT)) == 1
-    assert queue.lanes.total.waiting == 1
-    assert queue.start() == []  # one is in flight
+    assert len(queue.end(one, TIMEOUT)) == 2
+    assert queue.claim() == {}
+    queue.end(two, TIMEOUT)
+    assert queue.claim() == {"a": 1}
 
 
 def test_a_failure_that_is_no_answer_and_no_timeout_changes_no_standing() -> None:
     """A refused connection holds nothing up."""
     queue = Queue()
     due = queue.put("a", "p", 5)
-    queue.standing.record(due, REFUSED)
-    assert queue.standing.answers(due)
+    queue.record(due, REFUSED)
+    assert queue.standing.answers(due.lane)
 
 
 def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> None:
@@ -276,13 +501,77 @@ def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> Non
     rows = [a_row(str(n), n, "a", f"h{n}", size=MOST_BYTES // 2 + 1) for n in range(3)]
     rows += [a_row("4", 4, "a", "h4", size=SMALL_BYTES + 1), a_row("5", 5, "a", "h5")]
     for row in rows:
-        queue.standing.record(row, ANSWER)
+        queue.record(row, ANSWER)
         assert queue.lanes.reserve(Due(row.lane, row.organization_id, row.destination))
     queue.lanes.unreserve(rows, rows)
     first = queue.start()
     assert [row.id for row in first] == ["0", "5"]
     queue.end(first[0])
     assert [row.id for row in queue.start()] == ["1"]
+
+
+def test_a_large_row_that_its_share_keeps_back_is_not_the_next_one() -> None:
+    """Otherwise large rows of quick receivers would wait for all that hangs."""
+    queue = Queue(slots=4)
+    large = MOST_BYTES // 2 + 1
+    rows = [a_row(str(n), n, f"o{n}", f"h{n}", size=size) for n, size in enumerate((large, large, 1, large))]
+    for row, answer in zip(rows, (ANSWER, LATE, LATE, ANSWER), strict=True):
+        queue.record(row, answer)
+        if row.id != "2":
+            assert queue.lanes.reserve(Due(row.lane, row.organization_id, row.destination))
+    first, kept_back, _, other = rows
+    queue.lanes.unreserve([first, kept_back], [first, kept_back])
+    assert queue.start() == [first]  # the other one is the next
+    slow = [a_row(f"s{n}", 10 + n, f"s{n}", f"s{n}") for n in range(2)]
+    for row in slow:
+        queue.record(row, LATE)
+        queue.lanes.learn(Due(row.lane, row.organization_id, row.destination))
+    asks = queue.lanes.asks()
+    queue.lanes.answer(asks, slow, slow)
+    assert [row.id for row in queue.start()] == ["s0", "s1"]
+    queue.lanes.unreserve([other], [other])
+    queue.end(first)
+    assert queue.start() == [other]
+    queue.end(slow[0])
+    assert queue.start() == []
+    queue.end(other)
+    assert queue.start() == [kept_back]
+
+
+def test_a_large_row_that_its_host_keeps_back_is_not_the_next_one() -> None:
+    """Another row of that host has begun meanwhile."""
+    queue = Queue(slots=4, per_destination=1)
+    large = MOST_BYTES // 2 + 1
+    first, kept_back, small, other = (
+        a_row(str(lane), lane, "a", host, size=size)
+        for lane, host, size in ((0, "h0", large), (1, "h1", large), (2, "h1", 1), (3, "h3", large))
+    )
+    for row in (first, kept_back, small, other):
+        queue.record(row, ANSWER)
+        assert queue.lanes.reserve(Due(row.lane, "a", row.destination))
+    queue.lanes.unreserve([first, kept_back], [first, kept_back])
+    assert queue.start() == [first]  # the other one is the next
+    queue.lanes.unreserve([small, other], [small, other])
+    assert queue.start() == [small]
+    queue.end(first)
+    assert queue.start() == [other]
+
+
+def test_a_large_row_that_was_given_back_is_not_the_next_one() -> None:
+    """Another worker sends it."""
+    queue = Queue(slots=4)
+    first, gone, other = (
+        a_row(str(lane), lane, "a", f"h{lane}", size=MOST_BYTES // 2 + 1) for lane in range(3)
+    )
+    for row in (first, gone, other):
+        queue.record(row, ANSWER)
+        assert queue.lanes.reserve(Due(row.lane, "a", row.destination))
+    queue.lanes.unreserve([first, gone], [first, gone])
+    assert queue.start() == [first]
+    assert queue.lanes.remove(lambda row: row.id == gone.id) == [gone]
+    queue.lanes.unreserve([other], [other])
+    queue.end(first)
+    assert queue.start() == [other]
 
 
 def test_what_has_not_begun_can_be_removed() -> None:
@@ -323,9 +612,61 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     assert queue.lanes.heard_of([due.lane])
 
 
+def test_a_lane_is_searched_from_where_the_last_claim_ended() -> None:
+    """Or from where older rows were seen: PostgreSQL reads the index entries of ended rows."""
+    queue = Queue(slots=2)
+    due = queue.put("a", "p", 10)._replace(since=100)
+    assert [ask.since for ask in queue.lanes.asks()] == [EVER]
+    queue = Queue(slots=2)
+    queue.rows[due.lane] = 10
+    queue.record(due, ANSWER)
+    queue.lanes.learn(due)
+    queue.claim()
+    queue.lanes.learn(due._replace(since=4500))
+    queue.start()
+    queue.end(queue.begun[0])
+    assert [ask.since for ask in queue.lanes.asks()] == [5000 - SINCE_MARGIN_MS]
+    queue.lanes.fail([due._replace(rows=1)])
+    queue.lanes.learn(due._replace(since=200))
+    assert [ask.since for ask in queue.lanes.asks()] == [200]
+
+
+def test_nothing_is_kept_of_hosts_without_lanes() -> None:
+    """Names are new all the time."""
+    queue = Queue()
+    for number in range(5):
+        queue.put(f"o{number}", "p", 1, host=f"h{number}")
+    queue.claim()
+    for row in queue.start():
+        queue.end(row)
+    assert len(queue.lanes._hosts) == len(queue.lanes._tallies) == 0
+
+
+@pytest.mark.parametrize("of", ["organizations", "hosts", "paths"])
+def test_lanes_that_a_claim_leaves_out_keep_their_turns(of: str) -> None:
+    """Because it was for organizations that held nothing: the next one asks for theirs, in the same order."""
+    queue = Queue(slots=4)
+
+    def place(number: int) -> tuple[str, str, str]:
+        organization, host, path = (f"{kind}{number}" if kind == of[0] else kind for kind in "ohp")
+        return organization, host, path
+
+    held = dict.fromkeys(place(number)[0] for number in range(4))
+    for number, organization in enumerate(held):
+        row = a_row(str(number), number, organization, f"held{number}")
+        queue.record(row, ANSWER)
+        assert queue.lanes.reserve(Due(number, organization, row.destination))
+    queue.put("new", "p", 1, host="new")
+    lanes = [queue.put(place(n)[0], place(n)[2], 3, host=place(n)[1]).lane for n in range(4)]
+    first = queue.lanes.asks()
+    assert [ask.organization_id for ask in first] == ["new"]
+    queue.lanes.answer(first, [], [])
+    assert [ask.lane for ask in queue.lanes.asks()] == lanes
+
+
 def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
     """URLs with ids in their path make many lanes of few rows."""
-    lanes = Lanes(100, 10, Standing())
+    lanes = Lanes(100, 10, Standing(), float)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for number in range(100_000):

@@ -10,9 +10,11 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import given_back
+from flowactions_plugin.queue.claimed import Completion, given_back
+from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Timing, Transition, failure_class
-from tests.queueing import Queue, a_schedule, an_executor, continuously, delivering, ok
+from flowactions_plugin.storage.database import Database
+from tests.queueing import OutboxStore, Queue, a_schedule, an_executor, continuously, delivering, ok
 from tests.waiting import until
 
 DESTINATION = "http://one.example.com:80"
@@ -40,6 +42,19 @@ async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
         row = await queue.row(row_id)
         assert (row.claimed_by, row.claimed_until) == (None, None)
         before = row
+
+
+async def test_after_an_outage_a_worker_claims_at_once_what_is_its_own(queue: Queue) -> None:
+    """Nobody else can have sent it. A lease of another worker that ended meanwhile has a grace."""
+    queue.store.contact.prefix = "00000001"
+    mine, others = [await queue.put() for _ in range(2)]
+    assert len(await queue.store.claim(2)) == 2
+    ended = int(await queue.database.time() * 1000)
+    for row_id, prefix in ((mine, "00000001"), (others, "00000002")):
+        changes = f"claimed_until = {ended}, claimed_by = '{prefix}{'0' * 24}'"
+        await queue.run(f"UPDATE flowactions_outbox SET {changes} WHERE id = '{row_id}'")  # noqa: S608
+    queue.store.contact.failed()
+    assert [each.id for each in await queue.store.claim(2)] == [mine]
 
 
 @pytest.mark.ci
@@ -156,3 +171,40 @@ async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(q
             assert await queue.count("status = 'pending' AND (attempts > 0 OR takeovers > 0)") == 0
         finally:
             end.set()
+
+
+@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "SHARE"])
+@pytest.mark.parametrize("is_new", [False, True])
+async def test_a_claim_that_waits_takes_nothing_whose_outcome_waits_as_well(
+    queue: Queue, mode: str, is_new: bool
+) -> None:
+    """Leases end while both wait for a lock; whoever claims had no failure, or starts when they have ended."""
+    ids = set(await put(queue, 20))
+    due = Due(lane_of("acme", DESTINATION, f"{DESTINATION}/"), "acme", DESTINATION, rows=20)
+    url = queue.database._own_url
+    async with Database(url) as other, Database(url) as third:
+        holder, later = OutboxStore(queue.database, 1.5), OutboxStore(other, 1.5)
+        holder.contact.prefix, later.contact.prefix = "a" * 8, "b" * 8
+        claimed = await holder.claim([due])
+        assert len(claimed) == 20
+        await put(queue, 1, url=f"{DESTINATION}/other")
+        if not is_new:
+            assert len(await later.scan()) == 1
+        async with third.write() as locking:
+            if third.sql.is_server:
+                await locking.execute(text(f"LOCK TABLE flowactions_outbox IN {mode} MODE"))
+
+            async def have_expired(since_ms: int) -> bool:
+                past = await locking.run_sync(third.time_on) - since_ms
+                query = text("SELECT count(*) FROM flowactions_outbox WHERE claimed_until > :past")
+                return not (await locking.execute(query, {"past": past})).scalar_one()
+
+            if is_new:
+                await until(lambda: have_expired(0))
+            claiming = asyncio.create_task(later.claim(20 if is_new else [due]))
+            await until(lambda: have_expired(500))
+        for again in (await claiming, await later.claim(20)):  # the holder tries a moment later
+            assert ids.isdisjoint(each.id for each in again)
+        done = Outcome(0, 0, status_code=200)
+        ends = await holder.complete([Completion(each, done, Transition("delivered")) for each in claimed])
+        assert {end.kind for end in ends.values()} == {"written"}

@@ -20,7 +20,6 @@ from flowactions_hookspecs import (
 from flowactions_plugin.egress.signature import sign
 from tests.owning import HOST_ORIGIN, CrmPlugin, keys_and_rows, own_webhook, owning, plugin_origin
 from tests.recorder import Recorder, Request, recorder
-from tests.rings import sampled
 from tests.support import SmallHost, development
 from tests.waiting import until
 
@@ -117,7 +116,7 @@ def sync(crm: CrmPlugin) -> None:
     crm.resolvers["sync"] = lambda origin: "secret"
 
 
-@sampled(
+@pytest.mark.parametrize(
     ("broken", "said"),
     [
         (returns(b"bytes"), "returned bytes, which is neither str nor None"),
@@ -128,7 +127,6 @@ def sync(crm: CrmPlugin) -> None:
         (raises(asyncio.CancelledError()), "was cancelled from within"),  # type: ignore[arg-type]
         (sync, "returned str: it has to be async"),
     ],
-    size=4,
 )
 async def test_while_a_resolver_fails_its_delivery_waits(
     database_url: str,

@@ -25,7 +25,8 @@ from flowactions_hookspecs import (
     Receipt,
     TransactionInvalid,
 )
-from flowactions_plugin.queue.rules import NewDelivery, event_id
+from flowactions_plugin.queue.lanes import Due
+from flowactions_plugin.queue.rules import event_id
 from flowactions_plugin.services import Services
 from tests.host_transactions import order
 from tests.owning import (
@@ -476,7 +477,7 @@ async def test_the_worker_is_woken_when_it_has_committed(
 ) -> None:
     """Alone at once, in a host's transaction after its commit, and never after a rollback or for a duplicate."""
     actions, host = shared
-    woken: list[NewDelivery] = []
+    woken: list[Due] = []
     actions.plugin_state(Services)._outbox.on_commit = woken.append
 
     def webhook(number: int) -> OutboundWebhook:

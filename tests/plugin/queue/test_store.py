@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import given_back
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Transition
+from tests.bulk import copy
 from tests.queueing import Queue
 
 OK = Outcome(0, 1, status_code=200)
@@ -29,6 +32,23 @@ class TestClaims:
         await queue.complete(claimed, FAILED, Transition("retrying", 60))
         assert await queue.store.claim(10) == []
         assert (await queue.row(row_id)).status == "retrying"
+
+    @pytest.mark.parametrize("due", [-(1 << 63), -1])
+    async def test_a_due_time_before_1970_is_due(self, queue: Queue, due: int) -> None:
+        """Whoever writes one by hand means at once; a signal finds it, too."""
+        row_id = await queue.put()
+        await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {due}")  # noqa: S608
+        (found,) = await queue.store.scan()
+        heard = Due(found.lane, found.organization_id, found.destination)
+        for asks in ([found], [heard]):
+            assert [each.id for each in await queue.store.claim(asks)] == [row_id]
+            await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
+        assert [each.id for each in await queue.store.claim(1)] == [row_id]
+
+    async def test_a_claim_takes_a_thousand_rows_of_one_lane(self, queue: Queue) -> None:
+        """As many as a tick may claim."""
+        await copy(queue.database, await queue.put(), 1100)
+        assert len(await queue.store.claim(1000)) == 1000
 
     async def test_a_claimed_row_is_claimed_by_nobody_else(self, queue: Queue) -> None:
         """Simultaneous claims share the rows out without overlap."""

@@ -33,6 +33,7 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
 
 async def test_a_worker_knows_that_it_could_not_write(queue: Queue) -> None:
     """Then leases of others that ended since its last success are in doubt (decision 54)."""
+    assert queue.store.contact.grace() > 0
     await queue.store.touch()
     assert queue.store.contact.grace() == 0
     await queue.run("ALTER TABLE flowactions_outbox RENAME TO away")

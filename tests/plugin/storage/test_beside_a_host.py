@@ -6,6 +6,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -217,6 +218,47 @@ async def test_a_schema_for_each_tenant_is_the_hosts_own_business(postgres_url: 
         assert rows.scalar_one() == 3
         names = await connection.exec_driver_sql("SELECT name FROM tenant_a.members")
         assert list(names.scalars()) == ["joined", "after", "lent", "lent after"]
+    await engine.dispose()
+
+
+HALTED = "INSERT INTO flowactions_halted_runs VALUES ('acme', '{}', 'f', 1)"
+
+
+def halt(database: Database, number: str, *, several: bool = False) -> Awaitable[Any]:
+    """Write a row."""
+    statement = text(HALTED.format(number))
+    return database.in_transaction(lambda connection: connection.execute(statement), several=several)
+
+
+OWN: dict[str, Callable[[Database], Awaitable[Any]]] = {
+    "statements at once": lambda database: asyncio.gather(*(halt(database, number) for number in "12345")),
+    "query": lambda database: database.rows(select(metadata.tables["flowactions_outbox"])),
+    "transaction": lambda database: halt(database, "1", several=True),
+    "read": lambda database: database.prune(metadata.tables["flowactions_halted_runs"].c.halted_at, 0, 9),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+async def test_a_connection_that_comes_back_with_another_search_path_loses_nothing(
+    postgres_url: str, name: str
+) -> None:
+    """What the plugin does itself finds its tables, also the first time; the host finds its connection as it was."""
+    await a_database(postgres_url).migrate()
+    await execute(postgres_url, "CREATE SCHEMA tenant_a", HALTED.format("0"))
+    engine = create_async_engine(parsed(postgres_url), pool_size=1, max_overflow=0)
+    async with Database("sqlite+aiosqlite:///never.db", engine=engine) as database:
+        await database.rows(text("SELECT 1"))  # type: ignore[arg-type]
+        async with engine.connect() as connection:
+            await connection.exec_driver_sql("SET search_path TO tenant_a")
+            await connection.commit()
+        await OWN[name](database)
+        async with engine.connect() as connection:
+            assert (await connection.exec_driver_sql("SHOW search_path")).scalar_one() == "tenant_a"
+            found = await connection.exec_driver_sql("SELECT count(*) FROM public.flowactions_halted_runs")
+            assert (
+                found.scalar_one() == {"statements at once": 6, "transaction": 2, "query": 1, "read": 0}[name]
+            )
+        await OWN["query"](database)
     await engine.dispose()
 
 

@@ -269,8 +269,15 @@ async def watched(queue: Queue) -> AsyncIterator[list[None]]:
         await asyncio.wait({watching})
 
 
-async def test_new_rows_of_an_sqlite_file_are_noticed(sqlite_url: str) -> None:
+async def test_new_rows_of_an_sqlite_file_are_noticed(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for what is due and nobody has; not for what its enqueue claims, nor for changes of rows."""
+    looks, usual = list[float](), asyncio.sleep
+
+    async def sleep(seconds: float) -> None:
+        looks.extend({seconds} & {sqlite.WATCH_SECONDS})
+        await usual(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     async with a_database(sqlite_url) as opened:
         queue = Queue(opened)
         async with watched(queue) as calls:
@@ -279,10 +286,11 @@ async def test_new_rows_of_an_sqlite_file_are_noticed(sqlite_url: str) -> None:
                 await until(lambda number=number: len(calls) == number)  # type: ignore[misc]
             await queue.run("UPDATE flowactions_outbox SET attempts = 1")
             await queue.run(COPIED.format(row_id))
-            # What comes next is noticed, so the others were looked at.
+            before = len(looks)
+            await until(lambda: len(looks) >= before + 2)
+            assert len(calls) == 2
             await queue.put()
-            await until(lambda: len(calls) >= 3)
-            assert len(calls) == 3
+            await until(lambda: len(calls) == 3)
 
 
 async def test_looks_are_seldom_when_no_rows_came_lately(
@@ -370,3 +378,18 @@ async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:
         await until(busy.done)
         with suppress(Exception):
             busy.result()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_nothing_is_compiled_on_own_connections(postgres_url: str, pooled: bool) -> None:
+    """JIT is off, by a statement; but not behind a pooler in transaction mode, which would have it off for others."""
+    url = make_url(postgres_url)
+    if pooled:
+        url = url.update_query_dict({"statement_cache_size": "0", "prepared_statement_cache_size": "0"})
+    given = url.render_as_string(hide_password=False)
+    async with a_database(given) as database, AsyncExitStack() as stack:
+        own = [await stack.enter_async_context(database.read()) for _ in range(3)]
+        own.append(await stack.enter_async_context(database._engines.autocommit()))
+        query = text("SELECT source, setting FROM pg_settings WHERE name = 'jit'")
+        found = {tuple((await each.execute(query)).one()) for each in own}
+        assert found == {("session", "off")} or (pooled and {source for source, _ in found} == {"default"})

@@ -15,7 +15,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.database import Database
-from tests.outages import a_database, a_role, parsed
+from tests.outages import Door, a_database, a_role, parsed
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -108,6 +108,25 @@ async def test_who_waits_in_vain_is_told_what_to_do(postgres_url: str, monkeypat
                 await database.time()
         assert told.value.code == "53300"
         assert await database.time() > 0
+
+
+async def test_who_waits_for_a_connection_that_then_does_not_open_is_told_that(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server had none to spare at first, and then its network was lost."""
+    async with a_role(postgres_url, OWNER, limit=1) as limited:
+        door = Door(limited)
+        async with door.url() as url, a_database(url) as database:
+            monkeypatch.setattr(sqlite, "WAIT_SECONDS", 1.0)
+            async with database.read():
+                waiting = asyncio.create_task(database.time())
+                await until(database._engines._turn.locked)
+                door.is_open = False
+                with pytest.raises(StorageUnavailable) as told:
+                    await waiting
+                assert "to spare" not in str(told.value)
+                door.is_open = True
+        assert told.value.code != "53300"
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_leaves_the_connection_to_the_next(

@@ -40,7 +40,8 @@ WRITTEN = ("outbox", "deferred")
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database for the test's kind of engine."""
-    if request.node.callspec.params["kind"] in POSTGRES_ENGINES:
+    given = request.node.callspec.params
+    if (given["failure"][0] if "failure" in given else given["kind"]) in POSTGRES_ENGINES:
         return str(request.getfixturevalue("postgres_url"))
     return f"sqlite:///{tmp_path / 'shared.db'}"
 
@@ -93,7 +94,7 @@ async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call:
 
 @sampled("call", CALLS, size=3)
 @sampled(
-    ("kind", "how"),
+    "failure",
     [
         *((kind, "no such table") for kind in SQLITE_ENGINES),
         *(("sqlite", how) for how in ("raised", "constraint")),
@@ -105,9 +106,10 @@ async def test_joined_writes_commit_and_roll_back_with_the_host(kind: str, call:
     size=3,
 )
 async def test_a_failure_at_any_statement_leaves_the_hosts_transaction_usable(
-    kind: str, how: str, call: str, url: str
+    failure: tuple[str, str], call: str, url: str
 ) -> None:
     """Each of a call's statements fails in turn: the host's writes before and after are stored, and no partial write."""
+    kind, how = failure
     slow = {"connect_args": {"server_settings": {"statement_timeout": "1000"}}}
     options: dict[str, Any] = slow if how == "too slow" else {}
     async with sharing(kind, url, SharingHost, **options) as (actions, host):

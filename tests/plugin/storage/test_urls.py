@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import ssl
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.errors import StorageUnavailable
@@ -271,6 +273,20 @@ class TestConnecting:
             async with a_database(f"postgresql://u:p@127.0.0.1:9/d?{option}"):
                 pass
         assert "MARKER" not in str(raised.value)
+
+    @pytest.mark.parametrize("shared", [False, True])
+    async def test_a_url_without_a_user_where_the_system_has_none_ends_the_start(
+        self, monkeypatch: pytest.MonkeyPatch, shared: bool
+    ) -> None:
+        """A container may run as a user id without a name."""
+        for name in ("PGUSER", "LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+        url = "postgresql://127.0.0.1:9/d"
+        engine = create_async_engine(parsed(url)) if shared else None
+        with pytest.raises(StorageUnavailable, match="name the user in the URL"):
+            async with a_database(url, engine=engine):
+                pass
 
     async def test_session_options_are_passed_on(self, postgres_url: str) -> None:
         """``options``, as providers use it for routing and limits."""

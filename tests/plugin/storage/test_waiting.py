@@ -279,3 +279,16 @@ async def test_of_limits_within_each_other_one_cancels() -> None:
     with pytest.raises(StorageUnavailable):
         await run()
     assert not interrupted
+
+
+async def test_a_task_that_is_started_within_a_limit_has_its_own() -> None:
+    """It may outlive the call that has started it: a row of several callers is written by such a task."""
+
+    async def hanging() -> None:
+        async with waiting.answering(0.01):
+            await asyncio.Event().wait()
+
+    async with waiting.answering(SAFETY_SECONDS):
+        task = asyncio.create_task(hanging())
+    with pytest.raises(StorageUnavailable):
+        await answered(task)

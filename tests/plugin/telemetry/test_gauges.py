@@ -8,10 +8,11 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.queue.delivery_telemetry import Load
-from flowactions_plugin.queue.lanes import Standing
+from flowactions_plugin.queue.standing import Standing
+from flowactions_plugin.queue.turns import Tally
 from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
-from flowactions_plugin.telemetry.meters import Meters
+from flowactions_plugin.telemetry.meters import _PROVIDERS, Meters, Reading
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
@@ -28,6 +29,18 @@ class Moments:
 
     def __call__(self) -> float:
         return self.now
+
+
+def test_a_host_that_starts_again_is_read_once() -> None:
+    """With the same provider, which keeps its first callback for ever: one value of each gauge, and no sum of two."""
+    recorded, meters = Recorded(), Meters()
+    for _ in range(2):
+        meters.open(recorded.meters)
+        meters.read_gauges(lambda: [Reading(names.DUE, 3)])
+        assert len(meters._instruments or ()) > 0
+    read = _PROVIDERS._recorded[recorded.meters].hosts
+    assert [host() for host in read] == [meters]
+    assert [each.value for each in recorded.points() if each.name == names.DUE.name] == [3]
 
 
 async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> None:
@@ -57,6 +70,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
             "oldest_due_age": 0,
             "in_flight": 3,
             "limited": 0,
+            "slow": 0,
             "clock_offset": 0,
             "blocked_age": 0,
         }
@@ -93,20 +107,24 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
         clock.now += STALE_SECONDS + 1
         assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
             ("flowactions.worker.in_flight", 3),
+            ("flowactions.worker.slow", 0),
             ("flowactions.worker.limited", 0),
         ]
 
 
-async def test_a_gauge_counts_what_this_process_limits(database_url: str) -> None:
-    """Also while the database is away."""
+async def test_gauges_count_what_this_process_limits(database_url: str) -> None:
+    """Destinations, and slots of slow receivers; also while the database is away."""
     status = Insights(services_of(SmallHost(development(database_url)))._database)
 
     class Limits(Standing):
         def limited(self) -> dict[str, dict[str, int]]:
             return {"acme": {"http://a:80": 1, "http://b:80": 1}}
 
-    readings = Gauges(Meters(), status, lambda: Load(limits=Limits())).readings()
-    assert [each.value for each in readings if each.metric is names.LIMITED] == [2]
+    slow = Tally()
+    slow.in_flight = 75
+    readings = Gauges(Meters(), status, lambda: Load(limits=Limits(), slow=slow)).readings()
+    values = {each.metric.name: each.value for each in readings}
+    assert (values[names.LIMITED.name], values[names.SLOW.name]) == (2, 75)
 
 
 async def test_every_open_process_reports_them(database_url: str) -> None:

@@ -112,7 +112,7 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
     clause="contract: What a host provides (node, signing_secret); spec 5.3.6",
     alone=True,
     causes=(
-        "node catches the error of its database and returns None, so the delivery ends: let it out, and it waits",
+        "node catches the error of its database and returns None, as for a node that was deleted: let it out",
         "signing_secret catches the error and returns None, or raises OriginGone",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
@@ -83,7 +84,7 @@ class Survey:
         experience = of_host(str(body.pop("experience", self.id)))
         return await trial.request(
             "POST",
-            f"/v1/agents/{of_host(trial.agent)}/experiences/{experience}/logic-webhook",
+            f"/v1/agents/{quote(of_host(trial.agent), safe='')}/experiences/{quote(experience, safe='')}/logic-webhook",
             who=self.backend,
             json={name: value for name, value in body.items() if value is not None},
         )

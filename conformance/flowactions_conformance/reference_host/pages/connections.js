@@ -22,6 +22,7 @@ const REASONS = {
   bad_client_secret: "The chat app's secret is set wrongly. Tell the operator of this service.",
   invalid_client_id: "The chat app's id is set wrongly. Tell the operator of this service.",
   unreachable: "The chat provider did not answer. Connect again later.",
+  unreadable_answer: "The chat provider answered, but not as Slack does. Ask the people who operate this service.",
 };
 
 let shown = null; // the ETag of the connection that is on the page

@@ -43,7 +43,7 @@ CREATE TABLE flowactions_outbox (
     quarantine_rounds INTEGER DEFAULT '0' NOT NULL, settled_token VARCHAR(32), waiting_since BIGINT,
     claimed_until BIGINT, delivered_started_at BIGINT, delivered_duration_ms INTEGER,
     delivered_response {bytes}, flow_id TEXT, node_id TEXT, error_class VARCHAR(16), trace VARCHAR(55),
-    action_id VARCHAR(36), delivered_phases TEXT,
+    action_id VARCHAR(36), delivered_phases TEXT, sequence BIGINT, position BIGINT,
     CONSTRAINT pk_flowactions_outbox PRIMARY KEY (id),
     CONSTRAINT ck_flowactions_outbox_status CHECK (status IN ('pending', 'retrying', 'delivered', 'dead'))
 ){fill};
@@ -68,9 +68,15 @@ CREATE INDEX ix_flowactions_outbox_failed_destination ON flowactions_outbox (des
     WHERE error_class IS NOT NULL;
 CREATE INDEX ix_flowactions_outbox_failed_node ON flowactions_outbox (organization_id, flow_id, node_id, id)
     WHERE error_class IS NOT NULL;
+CREATE INDEX ix_flowactions_outbox_unsent ON flowactions_outbox (finished_at)
+    WHERE error_class = 'not_sent' AND status = 'dead';
 CREATE INDEX ix_flowactions_outbox_key ON flowactions_outbox (idempotency_key, id)
     WHERE idempotency_key IS NOT NULL;
 CREATE INDEX ix_flowactions_outbox_event ON flowactions_outbox (event_id{by_bytes});
+CREATE INDEX ix_flowactions_outbox_behind ON flowactions_outbox (sequence, position)
+    WHERE next_attempt_at = 253402300799999 AND status = 'pending';
+CREATE INDEX ix_flowactions_outbox_sequence ON flowactions_outbox (sequence, status, next_attempt_at)
+    WHERE sequence IS NOT NULL AND status <> 'delivered';
 CREATE TABLE flowactions_attempts (
     delivery_id VARCHAR(36) NOT NULL, number INTEGER NOT NULL, started_at BIGINT NOT NULL,
     duration_ms INTEGER NOT NULL, status_code INTEGER, error TEXT, response {bytes}, phases TEXT,
@@ -104,6 +110,8 @@ CREATE TABLE flowactions_chat_connections (
     CONSTRAINT ck_flowactions_chat_connections_status CHECK (status IN ('active', 'revoked'))
 );
 CREATE INDEX ix_flowactions_chat_connections_team ON flowactions_chat_connections (team_id);
+CREATE INDEX ix_flowactions_chat_connections_troubled ON flowactions_chat_connections (last_error_at)
+    WHERE status <> 'active' OR last_error_at IS NOT NULL;
 CREATE INDEX ix_flowactions_chat_connections_ask ON flowactions_chat_connections (ask_at)
     WHERE ask_at IS NOT NULL;
 CREATE TABLE flowactions_oauth_states (
@@ -139,10 +147,12 @@ CREATE INDEX ix_flowactions_enqueue_rates_updated ON flowactions_enqueue_rates (
 CREATE TABLE flowactions_workers (
     id VARCHAR(36) NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL, host_name TEXT NOT NULL,
     pid INTEGER NOT NULL, mode VARCHAR(16) NOT NULL, slots INTEGER NOT NULL, in_flight INTEGER NOT NULL,
+    slow INTEGER DEFAULT '0' NOT NULL,
     started_at BIGINT NOT NULL, last_seen_at BIGINT NOT NULL, last_claim_at BIGINT, stopped_at BIGINT,
     clock_ahead_ms BIGINT, limited TEXT,
     CONSTRAINT pk_flowactions_workers PRIMARY KEY (id)
 );
+CREATE INDEX ix_flowactions_workers_seen ON flowactions_workers (last_seen_at);
 CREATE TABLE flowactions_installation (
     id VARCHAR(36) NOT NULL, outages BIGINT NOT NULL,
     CONSTRAINT pk_flowactions_installation PRIMARY KEY (id)
@@ -155,10 +165,12 @@ CREATE TABLE flowactions_pauses (
 CREATE TABLE flowactions_destinations (
     organization_id TEXT NOT NULL, destination TEXT NOT NULL, last_success_at BIGINT, last_failure_at BIGINT,
     failing_since BIGINT, failures_in_row INTEGER NOT NULL, last_error TEXT, alerted_at BIGINT,
-    updated_at BIGINT NOT NULL, last_reason TEXT,
+    updated_at BIGINT NOT NULL, last_reason TEXT, failing_origin TEXT,
     CONSTRAINT pk_flowactions_destinations PRIMARY KEY (organization_id, destination)
 );
-CREATE INDEX ix_flowactions_destinations_failing ON flowactions_destinations (failing_since)
+CREATE INDEX ix_flowactions_destinations_failing ON flowactions_destinations (last_failure_at)
+    WHERE failing_since IS NOT NULL;
+CREATE INDEX ix_flowactions_destinations_own_failing ON flowactions_destinations (organization_id, last_failure_at)
     WHERE failing_since IS NOT NULL;
 CREATE INDEX ix_flowactions_destinations_updated ON flowactions_destinations (updated_at);
 CREATE TABLE flowactions_statistics (
@@ -171,13 +183,13 @@ CREATE TABLE flowactions_actions (
     id VARCHAR(36) NOT NULL, kind VARCHAR(16) NOT NULL, organization_id TEXT NOT NULL, filter TEXT NOT NULL,
     as_of BIGINT NOT NULL, counted BIGINT NOT NULL, actor_id TEXT NOT NULL, actor_name TEXT NOT NULL,
     actor_role VARCHAR(16) NOT NULL, reason TEXT NOT NULL, reset_attempts INTEGER NOT NULL, rate FLOAT,
-    canary INTEGER NOT NULL, state VARCHAR(16) NOT NULL, state_reason TEXT, created_at BIGINT NOT NULL,
-    starts_at BIGINT NOT NULL, finished_at BIGINT, position VARCHAR(36), done BIGINT NOT NULL,
-    canary_ids TEXT, withdrawn_at BIGINT, paced_from BIGINT, paced_done BIGINT NOT NULL, held_by VARCHAR(32),
+    state VARCHAR(16) NOT NULL, state_reason TEXT, created_at BIGINT NOT NULL, finished_at BIGINT,
+    position VARCHAR(36), done BIGINT NOT NULL, claimed TEXT, sent BIGINT DEFAULT '0' NOT NULL,
+    withdrawn_at BIGINT, paced_from BIGINT, paced_done BIGINT NOT NULL, held_by VARCHAR(32),
     held_until BIGINT,
     CONSTRAINT pk_flowactions_actions PRIMARY KEY (id)
 );
-CREATE INDEX ix_flowactions_actions_open ON flowactions_actions (starts_at) WHERE finished_at IS NULL;
+CREATE INDEX ix_flowactions_actions_open ON flowactions_actions (id) WHERE finished_at IS NULL;
 CREATE INDEX ix_flowactions_actions_organization ON flowactions_actions (organization_id, id);
 CREATE TABLE flowactions_audit (
     id VARCHAR(36) NOT NULL, at BIGINT NOT NULL, organization_id TEXT NOT NULL, actor_id TEXT NOT NULL,
@@ -198,5 +210,7 @@ def upgrade() -> None:
     connection = op.get_bind()
     for statement in TABLES.format(**DIFFERENCES[connection.dialect.name]).split(";"):
         op.execute(statement)
+    if connection.dialect.name == "postgresql":
+        op.execute("CREATE SEQUENCE flowactions_outbox_position OWNED BY flowactions_outbox.position")
     made = text("INSERT INTO flowactions_installation (id, outages) VALUES (:id, 0)")
     connection.execute(made, {"id": str(uuid4())})
