@@ -122,7 +122,7 @@ async def check_egress(context: CommandContext, url: str) -> Said:
             return Said("failed", words, "see that the name exists and that this machine's resolver knows it")
     for address in addresses:
         try:
-            guard.check_address(address)
+            guard.check_address(address, host)
         except EgressRefused as exc:
             advice = "no webhook should be sent there: correct the URL"
             if str(exc).endswith(HOW_TO_ALLOW):

@@ -89,7 +89,9 @@ class EgressGuard:
     def __init__(self, *, development: bool, resolve: Resolve | None, allow: Sequence[Allowed] = ()) -> None:
         self._development = development
         self._allow = tuple(each for each in allow if not isinstance(each, str))
-        self._names = tuple(each for each in allow if isinstance(each, str))
+        names = [each for each in allow if isinstance(each, str)]
+        self._names = frozenset(names)
+        self._endings = tuple(each[1:] for each in names if each.startswith("*"))
         self._resolve = resolve
         # The rules do not change, and going through them costs more than the rest of an enqueue's checks.
         self._verdict = lru_cache(maxsize=4096)(self._judged)
@@ -130,9 +132,9 @@ class EgressGuard:
             raise EgressRefused(message)
 
     def _is_named(self, host: str) -> bool:
-        """Return whether the setting has a name, or ``*.`` and the end of it behind a dot."""
+        """Return whether the setting has a name, or ``*`` in front of a dot and what follows in the name."""
         name = host.removesuffix(".")
-        return any(each == name or (each[0] == "*" and name.endswith(each[1:])) for each in self._names)
+        return name in self._names or name.endswith(self._endings)
 
     def _judged(self, text: str, *, development: bool) -> str | None:
         """Return why an address is refused; ``None`` when it is not."""

@@ -16,10 +16,8 @@ class Advice(NamedTuple):
     advice: str
 
 
-OWN_ZONES: Final = frozenset(
-    f"*.{each}" for each in ("internal", "local", "localhost", "test", "home", "corp", "lan")
-)
-"""Endings of names that nobody can register."""
+UNREGISTERED: Final = frozenset({"internal", "local", "localhost", "test", "home", "corp", "lan"})
+"""Last labels of names that nobody can register."""
 
 
 def pace_of(settings: Settings) -> Advice | None:
@@ -39,14 +37,13 @@ def warnings_of(settings: Settings) -> Iterator[Advice]:
             f"FLOWACTIONS_EGRESS_ALLOW has {everything}: webhooks may go to every private and local address",
             "list only the networks of receivers that you know",
         )
-    endings = {
-        each for each in map(str, settings.egress_allow) if each.startswith("*.") and each.count(".") == 1
-    }
-    for wide in sorted(endings - OWN_ZONES):
-        yield Advice(
-            f"FLOWACTIONS_EGRESS_ALLOW has {wide}: whoever registers such a name may send webhooks to private and local addresses",
-            "list only names of zones in which nobody else makes names",
-        )
+    for each in map(str, settings.egress_allow):
+        front, _, last = each.rpartition(".")
+        if front == "*" and last not in UNREGISTERED:
+            yield Advice(
+                f"FLOWACTIONS_EGRESS_ALLOW has {each}: anybody can register such a name, and have webhooks sent to private and local addresses",
+                "list only names in domains of your own",
+            )
     if settings.environment == "production" and (settings.public_url or "").startswith("http:"):
         yield Advice(
             "BACKEND_PUBLIC_URL begins with http://: sessions and sign-ins cross the network unencrypted",

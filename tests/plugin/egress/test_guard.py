@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +187,7 @@ async def test_what_a_nat64_prefix_leads_to_is_named() -> None:
         await guard().look_up(url_of("64:ff9b:1:7f00:0:100:808:808"))
 
 
+LABELS = st.sampled_from(["a", "b", "aa", "a-a", "xn--bcher-kva"])
 NAMED = ("hooks.internal.example", "*.apps.internal.example", "bücher.example", "*.straße.example")
 
 
@@ -239,6 +240,29 @@ class TestNames:
                         await guarding.look_up(f"https://{other}/")
                     with pytest.raises(EgressRefused):
                         await guarding.resolve(f"https://{other}/")
+
+    @given(st.lists(LABELS, min_size=1, max_size=4), st.lists(LABELS, min_size=1, max_size=4), st.booleans())
+    def test_names_are_compared_label_by_label(
+        self, asked: Sequence[str], listed: Sequence[str], below: bool
+    ) -> None:
+        """From the last one on; ``*`` stands for one or more."""
+        guarding = guard(allow=["*." * below + ".".join(listed)])
+        is_named = asked[-len(listed) :] == listed and (len(asked) > len(listed)) == below
+        for end in ("", "."):
+            host = parse_destination(f"http://{'.'.join(asked).upper()}{end}/").host
+            with nullcontext() if is_named else pytest.raises(EgressRefused):
+                guarding.check_address("10.0.0.1", host)
+
+    async def test_a_name_may_have_private_and_public_addresses(self) -> None:
+        """All of them are judged by the name: a name that the setting does not have is refused for the private one."""
+
+        async def mixed(_host: str, _port: int) -> Sequence[str]:
+            return ["8.8.8.8", "10.0.0.1", "2606:4700::1", "fd12::1"]
+
+        guarding = guard(allow=NAMED, resolve=mixed)
+        await guarding.look_up("https://hooks.internal.example/")
+        with pytest.raises(EgressRefused, match=r"10\.0\.0\.1"):
+            await guarding.look_up("https://other.example/")
 
     @pytest.mark.parametrize(("rule", "address"), words(EVERYWHERE))
     async def test_what_is_forbidden_everywhere_stays_so(self, rule: str, address: str) -> None:
