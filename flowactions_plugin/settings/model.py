@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         destination_limit: ``None``: see `per_destination`.
+        delivery_timeout: seconds that an attempt may take, all included.
         retry_schedule: seconds from each failed attempt to the next; empty: the rule of §8.
         auto_pause: ``None``: never.
         egress_ca: the certificates (PEM).
@@ -44,6 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     destination_limit: Annotated[int | None, readers.number(int, 1, 1000)] = None
     tick_seconds: Annotated[float, readers.number(float, 0.05, 3600)] = 60.0
     claim_limit: Annotated[int, readers.number(int, 1, 1000)] = 50
+    delivery_timeout: Annotated[int, readers.number(int, 1, 60)] = 10
     retry_schedule: Annotated[tuple[int, ...], readers.retry_schedule] = ()
     auto_pause: Annotated[AutoPause | None, readers.auto_pause] = None
     retention_days: Annotated[int, readers.number(int, 1, 3650)] = 30

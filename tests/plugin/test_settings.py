@@ -27,6 +27,7 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ("FLOWACTIONS_DATABASE_URL", "postgres://h/d", "database_url", "postgresql+asyncpg://h/d"),
         ("FLOWACTIONS_TICK_SECONDS", " 0.5 ", "tick_seconds", 0.5),
         ("FLOWACTIONS_CLAIM_LIMIT", "7", "claim_limit", 7),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "60", "delivery_timeout", 60),
         ("FLOWACTIONS_AUTO_PAUSE", "off", "auto_pause", None),
         ("FLOWACTIONS_AUTO_PAUSE", " 20, 30m ", "auto_pause", (20, 1800)),
         ("FLOWACTIONS_AUTO_PAUSE", "1,24h", "auto_pause", (1, 86400)),
@@ -112,6 +113,9 @@ def test_every_field_has_a_setting_of_its_own() -> None:
         ("FLOWACTIONS_TICK_SECONDS", "soon"),
         ("FLOWACTIONS_CLAIM_LIMIT", "1.5"),
         ("FLOWACTIONS_CLAIM_LIMIT", "-1"),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "0"),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "61"),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "1.5"),
         ("FLOWACTIONS_RETENTION_DAYS", "9999"),
         *(
             ("FLOWACTIONS_RETRY_SCHEDULE", text)
