@@ -14,6 +14,9 @@ _ORIGIN: Final = re.compile(
 NOT_IN_URL: Final = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 """Spaces, control characters, backslashes and halves of surrogate pairs: what no URL of an author or a setting may hold."""
 
+_LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.ASCII | re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
+
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 """The ports of URLs that name none."""
 
@@ -60,3 +63,13 @@ def to_a_labels(host: str) -> str:
     except (UnicodeError, IndexError):  # raised by the library
         pass
     raise ValueError("not a name that IDNA allows")
+
+
+def is_host_name(host: str) -> bool:
+    """Return whether a text in ASCII is a host name, or looks like an IPv4 address; the dot of the root may end it."""
+    return len(host) <= 253 and all(map(_LABEL.fullmatch, host.removesuffix(".").split(".")))
+
+
+def is_number(host: str) -> bool:
+    """Return whether systems read a host as an IPv4 address, in whatever spelling: its last label is a number."""
+    return _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]) is not None

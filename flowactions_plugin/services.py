@@ -41,7 +41,7 @@ from flowactions_plugin.operations.engine import acting
 from flowactions_plugin.operations.retention import Retention, prune_actions, prune_audit
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.prepared import OwnWebhooks
-from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.rules import Timing, timing_of
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import read_settings
@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from litestar import Router
 
 log = logging.getLogger("flowactions")
-
-STOP_SECONDS = 18.0
-"""How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a
-process stops within 25 s, whatever its database does."""
 
 
 class PluginRuntime:
@@ -102,9 +98,9 @@ class Services:
         take_over()
         self._host = host
         self._actions = actions
-        self._timing = timing or Timing()
         self._telemetry = telemetry = telemetry or Telemetry()
         self._settings = settings = read_settings(host.settings, host)
+        self._timing = timing or timing_of(settings.delivery_timeout)
         for words, advice in warnings_of(settings):
             log.warning("%s: %s", words, advice, extra={"event": "settings.unlikely"})
         self._database = database = Database(
@@ -118,7 +114,9 @@ class Services:
         self._alerts: Alerts | None = None
         alerted = host.delivery_alert if provides(host, "delivery_alert") else None
         queue_alerts = None if settings.alerts_url is None else self._queue_alerts
-        self._monitor = Monitor(database, settings.delivery, settings.slots, alerted, queue_alerts)
+        self._monitor = Monitor(
+            database, settings.delivery, settings.slots, alerted, queue_alerts, settings.delivery_timeout
+        )
         self._delivery = OutboxService(
             host,
             settings,
@@ -155,6 +153,7 @@ class Services:
             self._insights,
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
+            settings.delivery_timeout + 2,
         )
         webhooks = OwnWebhooks(self._outbox)
         self.runtime: Runtime = PluginRuntime(self._pacing, webhooks, self.tests, host)
@@ -223,7 +222,7 @@ class Services:
             BackgroundTask(
                 name="flowactions delivery",
                 run=self._delivery.deliver,
-                drain_seconds=min(STOP_SECONDS, self._timing.lease_seconds),
+                drain_seconds=self._timing.stop_seconds,
             ),
             BackgroundTask(name="flowactions housekeeper", run=self._keep_house),
         ]
@@ -240,9 +239,7 @@ class Services:
         """
         delivery = self._delivery
         entries = [
-            Entry(
-                "contact with the queue", delivery.claims.contact.lease_seconds / 15, delivery.claims.touch, 90
-            ),
+            Entry("contact with the queue", self._timing.spare_seconds / 10, delivery.claims.touch, 90),
             Entry("statistics", 5, self._monitor.report, 300, always=True),
         ]
         if not delivery.claims_all:

@@ -18,7 +18,7 @@ from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.continuous import BEGUN_AT_ONCE, LOOK_SECONDS, PACE_SECONDS
 from flowactions_plugin.queue.lanes import Due, Lanes, lane_of
-from flowactions_plugin.queue.rules import CLAIM_SECONDS, HELD_SECONDS
+from flowactions_plugin.queue.rules import HELD_SECONDS, Timing
 from flowactions_plugin.queue.standing import Standing
 from tests.queueing import claimed
 
@@ -165,7 +165,7 @@ class Simulation:
             else:
                 del self._due[due]
         self.lanes.judge_late()
-        latest = self.now - CLAIM_SECONDS / 3
+        latest = self.now - Timing().wait_seconds
         self._give_back(self.lanes.remove(lambda row: self._held[row.id][1] < latest))
         self._wake()
         self.at(self.now + max(LOOK_SECONDS, HELD_SECONDS), self._look)

@@ -122,12 +122,13 @@ def squid_program() -> str:
 
 
 @asynccontextmanager
-async def squid(*names: str, password: str | None = None) -> AsyncIterator[str]:
+async def squid(*names: str, password: str | None = None, access: str = "") -> AsyncIterator[str]:
     """Run a real squid on loopback, to which some names are this machine; give its URL.
 
     Args:
         names: that lead to 127.0.0.1.
         password: what it asks for, if it does.
+        access: further lines of its configuration.
     """
     program = squid_program()
     with tempfile.TemporaryDirectory(dir="/tmp") as made, socket.create_server(("127.0.0.1", 0)) as taken:
@@ -135,7 +136,7 @@ async def squid(*names: str, password: str | None = None) -> AsyncIterator[str]:
         folder.chmod(0o777)  # as root, squid becomes another user, who cannot enter a private directory
         (folder / "hosts").write_text("".join(f"127.0.0.1 {name}\n" for name in names))
         port = taken.getsockname()[1]
-        access = "http_access allow all" if password is None else PASSWORD.format(password=password)
+        access += "\nhttp_access allow all" if password is None else PASSWORD.format(password=password)
         (folder / "squid.conf").write_text(SQUID.format(port=port, folder=folder, access=access))
         taken.close()
         process = await asyncio.create_subprocess_exec(

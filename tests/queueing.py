@@ -33,7 +33,7 @@ from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.outcomes import OutcomeStore
-from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
+from flowactions_plugin.queue.rules import NewDelivery, Timing, Transition
 from flowactions_plugin.queue.scheduled import ScheduledClaims
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.database import Database
@@ -67,8 +67,8 @@ def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
 class OutboxStore(ClaimStore, OutcomeStore):
     """All that is done to the queue of one database."""
 
-    def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
-        contact = Contact(lease_seconds)
+    def __init__(self, database: Database, lease_seconds: float = Timing().lease_seconds) -> None:
+        contact = Contact(Timing(lease_seconds, lease_seconds / 3))
         ClaimStore.__init__(self, database, contact)
         OutcomeStore.__init__(self, database, contact)
         self._outbox = Outbox(database, EgressGuard(development=True, resolve=None))
@@ -112,7 +112,7 @@ class Deliveries(Insights):
 class Queue:
     """A store with a database of its own, and shortcuts."""
 
-    def __init__(self, database: Database, lease_seconds: float = CLAIM_SECONDS) -> None:
+    def __init__(self, database: Database, lease_seconds: float = Timing().lease_seconds) -> None:
         self.database = database
         self.store = OutboxStore(database, lease_seconds)
         self.queries = Deliveries(database)

@@ -122,11 +122,12 @@ async def check_egress(context: CommandContext, url: str) -> Said:
             return Said("failed", words, "see that the name exists and that this machine's resolver knows it")
     for address in addresses:
         try:
-            guard.check_address(address)
+            guard.check_address(address, host)
         except EgressRefused as exc:
             advice = "no webhook should be sent there: correct the URL"
             if str(exc).endswith(HOW_TO_ALLOW):
-                advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks_of(address)}"
+                allow = networks_of(address) if is_address(host) else host.removesuffix(".")
+                advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={allow}"
             return Said("failed", f"{host} at {address} would be refused: {exc}", advice)
     return Said("ok", f"{host} at {', '.join(addresses)} would be sent {way}; port {destination.port}")
 

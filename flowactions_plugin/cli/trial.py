@@ -68,6 +68,7 @@ async def _send(url: str, host: str | None, secret: str | None) -> Outcome:
             validate,
             system_clock,
             time.monotonic,
+            deadline_seconds=settings.delivery_timeout,
             times_all=True,
             standard_webhooks=settings.standard_webhooks,
         )

@@ -9,11 +9,10 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.origins import DEFAULT_PORTS, NOT_IN_URL, to_a_labels
+from flowactions_plugin.origins import DEFAULT_PORTS, NOT_IN_URL, is_host_name, is_number, to_a_labels
 
 MAX_URL_LENGTH: Final = 2048
 
-_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.IGNORECASE)
 _ENCODED = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")
 
 
@@ -118,10 +117,9 @@ def _host_name(host: str) -> str:
         host = to_a_labels(host).lower()
     except ValueError:
         raise EgressRefused("The URL's host is not an international name that can be looked up.") from None
-    labels = host.removesuffix(".").split(".")
-    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+    if not is_host_name(host):
         raise EgressRefused("The URL's host is not a host name.")
-    if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", labels[-1]):
+    if is_number(host):
         try:
             return str(ipaddress.IPv4Address(host))
         except ValueError:

@@ -76,7 +76,7 @@ class Dialer:
         progress.enter("resolving the name")
         addresses = await self._addresses(endpoint)
         progress.enter("connecting")
-        connection = await self._first_of(interleaved(addresses), endpoint.port)
+        connection = await self._first_of(interleaved(addresses), endpoint)
         try:
             if endpoint.tls:
                 progress.enter("making the TLS handshake")
@@ -112,17 +112,17 @@ class Dialer:
         except OSError as exc:
             raise Unresolved(no_address(endpoint.host, exc)) from exc
 
-    async def _first_of(self, addresses: Sequence[str], port: int) -> socket.socket:
+    async def _first_of(self, addresses: Sequence[str], endpoint: Endpoint) -> socket.socket:
         """Dial addresses, the next one when one has failed or takes long; return the first that is connected."""
         if len(addresses) == 1:
-            return await self._connected(addresses[0], port)
+            return await self._connected(addresses[0], endpoint)
         waiting = list(reversed(addresses))
         dialling: set[asyncio.Task[socket.socket]] = set()
         errors: list[OSError] = []
         try:
             while waiting or dialling:
                 if waiting:
-                    dialling.add(asyncio.create_task(self._connected(waiting.pop(), port)))
+                    dialling.add(asyncio.create_task(self._connected(waiting.pop(), endpoint)))
                 # The next address is dialled after a quarter of a second, too (RFC 8305 §5).
                 seconds = 0.25 if waiting else None
                 done, _ = await asyncio.wait(dialling, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -141,15 +141,15 @@ class Dialer:
         lacking = [each for each in errors if each.errno in SHORTAGES]
         raise (lacking or errors)[0]
 
-    async def _connected(self, address: str, port: int) -> socket.socket:
-        """Check one address, and connect to it."""
+    async def _connected(self, address: str, endpoint: Endpoint) -> socket.socket:
+        """Check one address of an endpoint, and connect to it."""
         if self._guard is not None:
-            self._guard.check_address(address)
+            self._guard.check_address(address, endpoint.host)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM)
         try:
             connection.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(connection, (address, port))
+            await asyncio.get_running_loop().sock_connect(connection, (address, endpoint.port))
         except BaseException:
             connection.close()
             raise

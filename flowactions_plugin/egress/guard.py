@@ -17,15 +17,13 @@ from typing import Final, TypeAlias
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.transport_errors import no_address
 from flowactions_plugin.errors import EgressRefused, SendFailed
-from flowactions_plugin.settings.readers import Network
+from flowactions_plugin.settings.readers import Allowed, Network
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns the addresses of a host name and port; raises ``OSError`` when there are none."""
 
-HOW_TO_ALLOW: Final = (
-    " They are with FLOWACTIONS_ENVIRONMENT=development, and to the networks in FLOWACTIONS_EGRESS_ALLOW."
-)
+HOW_TO_ALLOW: Final = " They are with FLOWACTIONS_ENVIRONMENT=development, and to the networks and names in FLOWACTIONS_EGRESS_ALLOW."
 """The end of a refusal, for operators."""
 
 RESOLVE_SECONDS: Final = 1.0
@@ -82,15 +80,18 @@ class EgressGuard:
 
     Args:
         development: whether loopback and private networks are allowed.
-        allow: networks allowed whatever the rules say. What is metadata needs a network that is as narrow as the
-            rule's own.
+        allow: networks that are allowed whatever the rules say, and names that may have addresses as in development. What is
+            metadata needs a network that is as narrow as the rule's own.
         resolve: looks up a name's addresses; ``None`` where only a proxy can: then only the form of URLs and
             literal addresses are checked.
     """
 
-    def __init__(self, *, development: bool, resolve: Resolve | None, allow: Sequence[Network] = ()) -> None:
+    def __init__(self, *, development: bool, resolve: Resolve | None, allow: Sequence[Allowed] = ()) -> None:
         self._development = development
-        self._allow = tuple(allow)
+        self._allow = tuple(each for each in allow if not isinstance(each, str))
+        names = [each for each in allow if isinstance(each, str)]
+        self._names = frozenset(names)
+        self._endings = tuple(each[1:] for each in names if each.startswith("*"))
         self._resolve = resolve
         # The rules do not change, and going through them costs more than the rest of an enqueue's checks.
         self._verdict = lru_cache(maxsize=4096)(self._judged)
@@ -120,27 +121,32 @@ class EgressGuard:
                 return None if _within(address, named) else rule
         return None
 
-    def check_address(self, text: str) -> None:
-        """Check an address before it is dialled.
+    def check_address(self, text: str, host: str = "") -> None:
+        """Check an address before it is dialled; ``host`` is the name that was looked up, if one was.
 
         Raises:
             EgressRefused: a rule forbids it; the message names both.
         """
-        message = self._verdict(text)
+        message = self._verdict(text, development=self._development or self._is_named(host))
         if message is not None:
             raise EgressRefused(message)
 
-    def _judged(self, text: str) -> str | None:
+    def _is_named(self, host: str) -> bool:
+        """Return whether the setting has a name, or ``*`` in front of a dot and what follows in the name."""
+        name = host.removesuffix(".")
+        return name in self._names or name.endswith(self._endings)
+
+    def _judged(self, text: str, *, development: bool) -> str | None:
         """Return why an address is refused; ``None`` when it is not."""
         try:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
             return f"{text!r} is not an address."
-        rule = self._rule(address, development=self._development)
+        rule = self._rule(address, development=development)
         if rule is None:
             return None
         message = f"Requests to {address} are not allowed ({rule})."
-        if not self._development and self._rule(address, development=True) is None:
+        if not development and self._rule(address, development=True) is None:
             message += HOW_TO_ALLOW
         return message
 
@@ -216,7 +222,7 @@ class EgressGuard:
         if not found:
             raise OSError(f"{host!r} has no address")
         for address in found:
-            self.check_address(address)
+            self.check_address(address, host)
         return found
 
 

@@ -15,10 +15,21 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port, and blocks meanwhile; raises ``OSError`` when there are none."""
+
+
+HANGS_SECONDS: Final = 30.0
+"""For so long, a name whose servers do not answer occupies its thread."""
+
+MOST_THREADS: Final = 1024
+
+
+def threads_for(attempts: int, deadline_seconds: float) -> int:
+    """Return how many threads so many attempts at once need, each of which may leave one behind that hangs."""
+    return min(MOST_THREADS, attempts * (1 + math.ceil(HANGS_SECONDS / deadline_seconds)))
 
 
 def system_lookup(host: str, port: int) -> Sequence[str]:

@@ -25,9 +25,11 @@ WRONG_CLOCK_MS: Final = 240_000
 TICKS: Final = 3
 """Ticks without a claim after which deliveries have stalled, in scheduled mode."""
 
-CONTINUOUS_SECONDS: Final = 15.0
-"""Seconds without a claim after which they have, in continuous mode; also the least in scheduled mode, because workers
-write every ten seconds when they last claimed."""
+LEAST_SECONDS: Final = 15.0
+"""The least of the seconds without a claim after which they have, because workers write every ten seconds when they last claimed."""
+
+AFTER_SECONDS: Final = 5.0
+"""So much longer than an attempt: while attempts hold all slots, nothing is claimed."""
 
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
@@ -171,7 +173,8 @@ class Facts(NamedTuple):
     @property
     def patience_ms(self) -> int:
         """For how long rows may be due while nothing is claimed."""
-        return int(1000 * max(CONTINUOUS_SECONDS, TICKS * self.tick_seconds if self.in_ticks else 0))
+        longest = max((each.delivery_timeout for each in self.alive), default=0) + AFTER_SECONDS
+        return int(1000 * max(LEAST_SECONDS, longest, TICKS * self.tick_seconds if self.in_ticks else 0))
 
     @property
     def attempts(self) -> tuple[int, int]:

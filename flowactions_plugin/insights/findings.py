@@ -93,6 +93,7 @@ def findings_of(facts: Facts) -> list[Finding]:
         *_destinations(facts),
         *_late(facts),
         *(_clocks(facts) if facts.sees_all else ()),
+        *(_timeouts(facts) if facts.sees_all else ()),
         *_blocked(facts),
         *_quarantined(facts),
         *_nodes(facts),
@@ -404,6 +405,15 @@ def _late(facts: Facts) -> Iterator[Finding]:
         advice or "see whether it answers slowly, and start another worker",
         where=where,
     )
+
+
+def _timeouts(facts: Facts) -> Iterator[Finding]:
+    """Give that live workers end attempts after different times, and one of each."""
+    named = {each.delivery_timeout: printable(each.name) for each in facts.alive}
+    if len(named) > 1:
+        each = ", ".join(f"after {seconds} s ({name})" for seconds, name in sorted(named.items())[:NAMED])
+        words = f"workers end attempts after different times: {each}"
+        yield Finding("warning", "timeout", words, "give every process the same FLOWACTIONS_DELIVERY_TIMEOUT")
 
 
 def _clocks(facts: Facts) -> Iterator[Finding]:

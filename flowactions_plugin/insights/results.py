@@ -337,6 +337,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         pid: id of the process on its machine.
         mode: ``scheduled`` or ``continuous``.
         slots: maximum number of attempts at once.
+        delivery_timeout: seconds that an attempt may take.
         in_flight: attempts in flight when it was last seen.
         slow: of these, those to slow receivers.
         started_at: when it started.
@@ -355,6 +356,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     pid: int
     mode: str
     slots: int
+    delivery_timeout: int
     in_flight: int
     slow: int
     started_at: int

@@ -62,7 +62,7 @@ class NodeTests:
         queries: Insights,
         admit: Callable[[str], Awaitable[int]],
         host: Host,
-        wait_seconds: float = 12.0,
+        wait_seconds: float,
     ) -> None:
         self._run = run
         self._queries = queries

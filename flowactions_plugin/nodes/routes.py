@@ -140,7 +140,7 @@ async def try_node(
 ) -> TestAnswer:
     """Run a node once for real: a webhook makes one attempt, a message is posted.
 
-    At most ten a minute and organization; one more is ``limited``. It takes about twelve seconds at the most, and is
+    At most ten a minute and organization; one more is ``limited``. It takes two seconds longer than an attempt at the most, and is
     ``pending`` when a webhook's attempt has not ended by then. A webhook is signed with the secret of the saved node, if it
     goes to the saved node's URL; otherwise it is sent unsigned, and the message says why.
     """

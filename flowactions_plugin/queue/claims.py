@@ -29,6 +29,7 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import COLUMNS, NEW, SMALL_BYTES, ClaimedDelivery, read_row
 from flowactions_plugin.queue.lanes import EVER, MOST_OF_A_LANE, SINCE_MARGIN_MS, Due
+from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -209,17 +210,19 @@ class Contact:
     expired until one lease after its end: time enough for all workers to try again.
 
     Args:
-        lease_seconds: how long a claim holds.
+        timing: of claims and attempts.
         clock: seconds, which also pass while the process is stopped.
 
     Attributes:
-        lease_seconds: the same.
+        timing: the same.
+        lease_seconds: how long a claim holds.
         clock: the same.
         prefix: what the worker's tokens begin with, see `new_token`; empty: no worker claims.
     """
 
-    def __init__(self, lease_seconds: float, clock: Callable[[], float] = lease_clock) -> None:
-        self.lease_seconds = lease_seconds
+    def __init__(self, timing: Timing, clock: Callable[[], float] = lease_clock) -> None:
+        self.timing = timing
+        self.lease_seconds = timing.lease_seconds
         self.prefix = ""
         self.clock = clock
         self._last = -math.inf
@@ -256,8 +259,7 @@ class Contact:
         return not self.is_new and self._is_long(self.clock() - self._last)
 
     def _is_long(self, seconds: float) -> bool:
-        # No lease can end in a shorter outage with its row sent and its outcome not written.
-        return seconds > self.lease_seconds / 6
+        return seconds > self.timing.outage_seconds
 
 
 def token_prefix(worker_id: str) -> str:

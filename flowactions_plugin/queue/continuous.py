@@ -180,10 +180,11 @@ class ContinuousClaims:
             self._executor.abandon(self._lanes.remove(lambda _: True))
 
     async def _return_waiting(self) -> None:
-        """Give back what has waited for a third of its lease, what was paused or purged since it was claimed, and surplus."""
+        """Give back what has waited for too long, what was paused or purged since it was claimed, and surplus."""
         self._lanes.judge_late()
         waiting = list(self._lanes.waiting_rows())
-        latest = self._store.contact.clock() + 2 * self.lease_seconds / 3
+        contact = self._store.contact
+        latest = contact.clock() + self.lease_seconds - contact.timing.wait_seconds
         gone = await self._store.withdrawn(waiting) if waiting else ()
         self._executor.abandon(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
 

@@ -79,7 +79,6 @@ class Executor:
         self._timing = timing
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
-        self._stall_seconds = timing.lease_seconds / 4
         self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
         self.completer = completer
@@ -89,7 +88,7 @@ class Executor:
     @property
     def behind(self) -> bool:
         """Whether something has to be written, or read after a stall, before anything else is claimed."""
-        return self.completer.behind or self.lag.longest() >= self._stall_seconds
+        return self.completer.behind or self.lag.longest() >= self._timing.stall_seconds
 
     async def settle(self) -> None:
         """Write what has to be written before anything else is claimed.
@@ -100,7 +99,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        stalled = self.lag.pop_longest() >= self._stall_seconds
+        stalled = self.lag.pop_longest() >= self._timing.stall_seconds
         if stalled:
             await asyncio.sleep(2 * GRACE_SECONDS)
         if stalled or self.completer.behind:

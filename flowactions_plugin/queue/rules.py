@@ -33,11 +33,8 @@ HELD_SECONDS: Final = 0.5
 """How often a worker looks whether what it has claimed and not begun may still begin."""
 
 MAX_ATTEMPTS_CAP: Final = 10
-CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
-"""How long a claim holds: the attempts of a tick run concurrently under one deadline, the rest is margin."""
-
-START_MARGIN_SECONDS: Final = 2.0
-"""The rest of a lease after the deadline of the attempt that began last: time to write the outcome."""
+SPARE_SECONDS: Final = 20.0
+"""By how much a claim holds longer than an attempt may take: all that happens to a row before and after its attempt."""
 
 QUARANTINE_ROUNDS: Final = 3
 """How many rounds in quarantine may begin and not end before a delivery is dead."""
@@ -127,7 +124,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(NamedTuple):
-    """The times of claims and attempts; tests alone set others than the defaults.
+    """The times of claims and attempts: those of `timing_of`, or a test's.
 
     Attributes:
         lease_seconds: how long a claim holds.
@@ -135,14 +132,41 @@ class Timing(NamedTuple):
         quarantine_seconds: from one round in quarantine to the next, and from a worker's start to its first.
     """
 
-    lease_seconds: float = CLAIM_SECONDS
+    lease_seconds: float = DEADLINE_SECONDS + SPARE_SECONDS
     deadline_seconds: float = DEADLINE_SECONDS
     quarantine_seconds: float = 10.0
 
+    @property
+    def spare_seconds(self) -> float:
+        """The part of a lease that is not for the attempt."""
+        return self.lease_seconds - self.deadline_seconds
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long what was claimed may wait before it begins, and how often a database that is away is tried at the least."""
+        return self.spare_seconds / 2
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long this process may stand still, and its leases surely hold: `wait_seconds` and an attempt come before."""
+        return self.spare_seconds * 3 / 8
+
+    @property
+    def outage_seconds(self) -> float:
+        """How long the queue may not be written to, and no lease ends in which a row was sent and its outcome not written."""
+        return self.spare_seconds / 4
+
+    @property
+    def stop_seconds(self) -> float:
+        """How long deliveries may take to stop: the attempts in flight, and 8 s for their outcomes.
+
+        With what closes after them, a process stops within 7 s more, whatever its database does.
+        """
+        return min(self.deadline_seconds + 8, self.lease_seconds)
+
     def is_too_late(self, now: float, lease_end: float) -> bool:
-        """Return whether the rest of a lease is too short for an attempt; both times are of the clock of leases."""
-        margin = START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
-        return now + self.deadline_seconds + margin > lease_end
+        """Return whether the rest of a lease is too short for an attempt and its outcome; times are of the clock of leases."""
+        return now + self.deadline_seconds + self.spare_seconds / 10 > lease_end
 
 
 class Transition(NamedTuple):
@@ -162,6 +186,14 @@ class Transition(NamedTuple):
 DELIVERED: Final = Transition("delivered")
 DEAD: Final = Transition("dead")
 GONE: Final = Transition("dead", gone=True)
+
+
+def timing_of(deadline_seconds: float) -> Timing:
+    """Return the times of claims, by how long an attempt may take.
+
+    A row in quarantine that hangs takes no larger part of a worker's time if attempts may take longer.
+    """
+    return Timing(deadline_seconds + SPARE_SECONDS, deadline_seconds, max(10.0, deadline_seconds))
 
 
 def probe_delay_ms(probes: int) -> int:

@@ -58,7 +58,7 @@ class ScheduledClaims:
     async def tick(self) -> int:
         """Write what is left to write, claim up to the limit, make one attempt for each row, write every outcome.
 
-        Large rows are executed a few at a time. What could not begin within a third of the lease is given back.
+        Large rows are executed a few at a time. What could not begin in time is given back.
 
         Returns:
             How many rows were sent.
@@ -68,7 +68,7 @@ class ScheduledClaims:
         """
         await self._executor.completer.flush()
         await self._executor.settle()
-        latest = asyncio.get_running_loop().time() + self._store.contact.lease_seconds / 3
+        latest = asyncio.get_running_loop().time() + self._store.contact.timing.wait_seconds
         sent: Counter[tuple[str, str]] = Counter()
         goes_on = True
         while goes_on:

@@ -15,7 +15,7 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.outbound import guard_of, outbound
-from flowactions_plugin.egress.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress.resolver import CachingResolver, Resolver, threads_for
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
@@ -39,10 +39,6 @@ from flowactions_plugin.telemetry.telemetry import Telemetry
 ENQUEUE_RESOLVER_THREADS: Final = 64
 """A name that finds no thread within a second is checked at delivery only."""
 
-DELIVERY_RESOLVER_THREADS: Final = 4
-"""For each concurrent delivery: a lookup that hangs keeps its thread three times as long as an attempt lasts."""
-
-MOST_RESOLVER_THREADS: Final = 1024
 
 
 class Observer(Protocol):
@@ -60,7 +56,7 @@ class OutboxService:
         host: its transport, its signing secrets, and what it wants to be notified of.
         settings: those of the host.
         database: where the queue is.
-        timing: of claims and attempts; tests alone set others than the defaults.
+        timing: of claims and attempts.
         secret_source: returns what resolves signing secrets, once all plugins are loaded.
         observer: watches the deliveries of this process.
         telemetry: measures and traces deliveries.
@@ -91,7 +87,7 @@ class OutboxService:
         self._observer = observer
         self._telemetry = telemetry
         self.load = Load()
-        self.claims = ClaimStore(database, Contact(timing.lease_seconds))
+        self.claims = ClaimStore(database, Contact(timing))
         self.guard = guard_of(settings, CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
         self.outbox = Outbox(database, self.guard, settings, telemetry)
         self.claims_all = settings.host_worker != "own"
@@ -172,7 +168,7 @@ class OutboxService:
 
     def _sender(self, lag: LagMeter) -> Sender:
         """Build what makes the attempts, with a resolver of its own: what hangs at enqueue takes no thread from deliveries."""
-        threads = min(MOST_RESOLVER_THREADS, self._settings.slots * DELIVERY_RESOLVER_THREADS)
+        threads = threads_for(self._settings.slots, self._timing.deadline_seconds)
         guard = guard_of(self._settings, Resolver(threads))
         transport, validate = outbound(self._settings, guard, self._host.transport)
         return Sender(

@@ -112,7 +112,7 @@ class Worker:
             await self._shielded(self._drain())
 
     def _outage_delay(self, failures: int) -> float:
-        return outage_delay(failures, self._timing.lease_seconds / 3, random.random())  # noqa: S311  no secret
+        return outage_delay(failures, self._timing.wait_seconds, random.random())  # noqa: S311  no secret
 
     async def run_once(self) -> float:
         """Do what is due now.

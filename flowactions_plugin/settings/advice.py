@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.settings.model import Settings
@@ -14,6 +14,10 @@ class Advice(NamedTuple):
 
     words: str
     advice: str
+
+
+UNREGISTERED: Final = frozenset({"internal", "local", "localhost", "test", "home", "corp", "lan"})
+"""Last labels of names that nobody can register."""
 
 
 def pace_of(settings: Settings) -> Advice | None:
@@ -27,12 +31,19 @@ def pace_of(settings: Settings) -> Advice | None:
 
 def warnings_of(settings: Settings) -> Iterator[Advice]:
     """Return what works and is hardly meant so."""
-    everything = next((each for each in settings.egress_allow if each.prefixlen == 0), None)
+    everything = next((each for each in settings.egress_allow if getattr(each, "prefixlen", None) == 0), None)
     if everything is not None:
         yield Advice(
             f"FLOWACTIONS_EGRESS_ALLOW has {everything}: webhooks may go to every private and local address",
             "list only the networks of receivers that you know",
         )
+    for each in map(str, settings.egress_allow):
+        front, _, last = each.rpartition(".")
+        if front == "*" and last not in UNREGISTERED:
+            yield Advice(
+                f"FLOWACTIONS_EGRESS_ALLOW has {each}: anybody can register such a name, and have webhooks sent to private and local addresses",
+                "list only names in domains of your own",
+            )
     if settings.environment == "production" and (settings.public_url or "").startswith("http:"):
         yield Advice(
             "BACKEND_PUBLIC_URL begins with http://: sessions and sign-ins cross the network unencrypted",

@@ -10,7 +10,7 @@ import msgspec
 
 from flowactions_hookspecs import Host, SettingsInvalid, provides
 from flowactions_plugin.settings import readers
-from flowactions_plugin.settings.readers import AutoPause, Network
+from flowactions_plugin.settings.readers import Allowed, AutoPause
 from flowactions_plugin.storage.urls import parse_database_url
 
 PREFIX: Final = "FLOWACTIONS_"
@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         destination_limit: ``None``: see `per_destination`.
+        delivery_timeout: seconds that an attempt may take, all included.
         retry_schedule: seconds from each failed attempt to the next; empty: the rule of §8.
         auto_pause: ``None``: never.
         egress_ca: the certificates (PEM).
@@ -44,12 +45,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     destination_limit: Annotated[int | None, readers.number(int, 1, 1000)] = None
     tick_seconds: Annotated[float, readers.number(float, 0.05, 3600)] = 60.0
     claim_limit: Annotated[int, readers.number(int, 1, 1000)] = 50
+    delivery_timeout: Annotated[int, readers.number(int, 1, 60)] = 10
     retry_schedule: Annotated[tuple[int, ...], readers.retry_schedule] = ()
     auto_pause: Annotated[AutoPause | None, readers.auto_pause] = None
     retention_days: Annotated[int, readers.number(int, 1, 3650)] = 30
     idempotency_hours: Annotated[int, readers.number(int, 1, 8760)] = 24
     show_operators: bool = False
-    egress_allow: Annotated[tuple[Network, ...], readers.networks] = ()
+    egress_allow: Annotated[tuple[Allowed, ...], readers.destinations] = ()
     egress_proxy: Annotated[str | None, readers.proxy_url] = None
     egress_proxy_tunnel: Literal["https", "all"] = "https"
     egress_resolve: Literal["local", "proxy"] = "local"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import re
 import ssl
@@ -10,10 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from flowactions_plugin.origins import parse_origin
+from flowactions_plugin.origins import is_host_name, is_number, parse_origin, to_a_labels
 from flowactions_plugin.settings.urls import parse_url
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Allowed: TypeAlias = Network | str
+"""A network, or a host name in A-labels: ``hooks.internal.example``, or ``*.internal.example`` for all below it."""
 Number = TypeVar("Number", int, float)
 
 SECRET_BYTES: Final = 16
@@ -120,14 +123,24 @@ def _parts(text: str) -> list[str]:
     return [part for part in map(str.strip, text.split(",")) if part]
 
 
-def networks(text: str) -> tuple[Network, ...]:
-    """Read networks in CIDR notation, separated by commas."""
-    try:
-        return tuple(ipaddress.ip_network(part) for part in _parts(text))
-    except ValueError:
-        raise ValueError(
-            "must be networks such as 10.20.0.0/16 or fd12::/16, separated by commas, whose host bits are zero"
-        ) from None
+def destinations(text: str) -> tuple[Allowed, ...]:
+    """Read networks in CIDR notation and host names, separated by commas."""
+    return tuple(map(_destination, _parts(text)))
+
+
+def _destination(text: str) -> Allowed:
+    """Read a network or a host name, which has ``*.`` in front if it stands for all names below it."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_network(text)
+    any_label = "*." if text.startswith("*.") else ""
+    with contextlib.suppress(ValueError):
+        name = to_a_labels(text.removeprefix(any_label)).lower().removesuffix(".")
+        if is_host_name(name) and not is_number(name):
+            return any_label + name
+    raise ValueError(
+        "must be networks such as 10.20.0.0/16 or fd12::/16, whose host bits are zero, or host names such as "
+        "hooks.internal.example or *.internal.example, separated by commas"
+    )
 
 
 def encryption_keys(text: str) -> tuple[bytes, ...]:

@@ -250,6 +250,8 @@ workers: Final = _table(
     Column("pid", Integer, nullable=False),
     Column("mode", String(16), nullable=False),
     Column("slots", Integer, nullable=False),
+    # Seconds that its attempts may take.
+    Column("delivery_timeout", Integer, nullable=False),
     Column("in_flight", Integer, nullable=False),
     # Of these, deliveries of slow lanes.
     Column("slow", Integer, nullable=False, server_default="0"),

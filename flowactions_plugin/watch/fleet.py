@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from sqlalchemy import BigInteger, Insert, insert, literal, null, select, update
@@ -35,6 +35,22 @@ Limited: TypeAlias = Mapping[str, Mapping[str, int]]
 """Of organizations, the destinations that a process sends one delivery at a time, and since when (Unix milliseconds)."""
 
 
+class Other(NamedTuple):
+    """Another process that delivers, as it has written of itself.
+
+    Attributes:
+        name: for people.
+        limited: what it limits.
+        runs: whether it has not stopped.
+        delivery_timeout: seconds that its attempts may take.
+    """
+
+    name: str
+    limited: Limited
+    runs: bool
+    delivery_timeout: int
+
+
 class Fleet:
     """The row of this process.
 
@@ -42,12 +58,14 @@ class Fleet:
         database: where.
         mode: ``scheduled`` or ``continuous``.
         slots: attempts at once.
+        delivery_timeout: seconds that an attempt may take.
     """
 
-    def __init__(self, database: Database, mode: str, slots: int) -> None:
+    def __init__(self, database: Database, mode: str, slots: int, delivery_timeout: int = 10) -> None:
         self._database = database
         self._mode = mode
         self._slots = slots
+        self._delivery_timeout = delivery_timeout
         self.begin()
 
     def begin(self) -> str:
@@ -61,15 +79,19 @@ class Fleet:
         """Return whether this process limits something else than it has written."""
         return limited != self._limited
 
-    async def limited_by_others(self) -> Sequence[Limited]:
-        """Return what the other processes limit that are alive, or were when the last one was.
+    async def others(self) -> Sequence[Other]:
+        """Return what is known of the other processes that are alive, or were when the last one was.
 
         Raises:
             StorageUnavailable: the database failed.
         """
-        query = select(workers.c.limited, workers.c.last_seen_at).where(workers.c.id != self._id)
+        query = select(workers).where(workers.c.id != self._id)
         rows = await self._database.rows(query.order_by(workers.c.last_seen_at.desc()).limit(MOST_OTHERS))
-        return [limited_of(row.limited) for row in rows if row.last_seen_at > rows[0].last_seen_at - STALE_MS]
+        return [
+            Other(row.name, limited_of(row.limited), row.stopped_at is None, row.delivery_timeout)
+            for row in rows
+            if row.last_seen_at > rows[0].last_seen_at - STALE_MS
+        ]
 
     @repeated
     async def beat(
@@ -150,6 +172,7 @@ class Fleet:
             pid=os.getpid(),
             mode=self._mode,
             slots=self._slots,
+            delivery_timeout=self._delivery_timeout,
             in_flight=in_flight,
             started_at=now,
             last_seen_at=now,

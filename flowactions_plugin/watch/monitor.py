@@ -16,7 +16,7 @@ from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
-from flowactions_plugin.watch.fleet import BEAT_SECONDS, Fleet
+from flowactions_plugin.watch.fleet import BEAT_SECONDS, Fleet, Other
 from flowactions_plugin.watch.statistics import Tally
 from flowactions_plugin.watch.statistics_store import QueueAlerts, add_counts
 
@@ -49,6 +49,7 @@ class Monitor:
         slots: attempts at once.
         delivery_alert: the host's method; ``None`` when it does not want to know.
         queue_alerts: queues what operators are told; ``None``: they are told nothing.
+        delivery_timeout: seconds that an attempt may take.
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class Monitor:
         slots: int,
         delivery_alert: DeliveryAlerted | None,
         queue_alerts: QueueAlerts | None = None,
+        delivery_timeout: int = 10,
     ) -> None:
         self._database = database
         self._queue_alerts = queue_alerts
-        self._fleet = Fleet(database, mode, slots)
+        self._fleet = Fleet(database, mode, slots, delivery_timeout)
+        self._delivery_timeout = delivery_timeout
         self._delivery_alert = delivery_alert
         self._tally = Tally()
         self._clock = database.clock
@@ -88,8 +91,10 @@ class Monitor:
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
                 await self._beat(load)
-                for limited in await self._fleet.limited_by_others():
-                    load.limits.begin_with(limited)
+                others = await self._fleet.others()
+                for other in others:
+                    load.limits.begin_with(other.limited)
+                self._compare([other for other in others if other.runs])
         self._load = load
         try:
             yield worker_id
@@ -107,6 +112,20 @@ class Monitor:
                     printable(exc, message=True),
                     extra={"event": "statistics.lost"},
                 )
+
+    def _compare(self, others: Sequence[Other]) -> None:
+        """Log that another process ends attempts earlier or later than this one."""
+        for other in others:
+            if other.delivery_timeout != self._delivery_timeout:
+                log.warning(
+                    "attempts of this worker end after %s s, and those of worker %s after %s s: set FLOWACTIONS_DELIVERY_TIMEOUT "
+                    "to the same value everywhere",
+                    self._delivery_timeout,
+                    printable(other.name),
+                    other.delivery_timeout,
+                    extra={"event": "settings.differ"},
+                )
+                return
 
     async def report(self) -> None:
         """Write what was counted, and now and then that this process is alive; nothing while it does not deliver.

@@ -219,6 +219,7 @@ def _workers(now: int, count: int) -> Iterator[dict[str, Any]]:
             "pid": 41 + number,
             "mode": "continuous",
             "slots": 100,
+            "delivery_timeout": 10,
             "in_flight": 12,
             "started_at": now - 9_000_000,
             # Ahead, so that they stay alive.

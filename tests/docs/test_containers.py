@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from flowactions_plugin.cli.commands import flowactions
-from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
-from flowactions_plugin.queue.rules import CLAIM_SECONDS
+from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.settings.model import READERS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "how-to" / "containers"
@@ -72,7 +71,7 @@ def test_the_settings_of_the_examples_exist() -> None:
 
 def test_a_worker_has_the_time_to_drain() -> None:
     """Longer than an attempt, and than a tick that is finished first."""
-    least = max(DEADLINE_SECONDS, CLAIM_SECONDS) + 10
+    least = Timing().stop_seconds + 20
     assert int(COMPOSE["services"]["worker"]["stop_grace_period"].removesuffix("s")) >= least
     assert PODS["flowactions-worker"]["terminationGracePeriodSeconds"] >= least
     assert instructions("STOPSIGNAL") == ["SIGTERM"]

@@ -43,5 +43,5 @@ def test_every_table_is_listed() -> None:
 def test_rules_on_the_page_of_guarantees_are_those_of_the_code() -> None:
     """Lease, attempts and backoff are the numbers of the rules."""
     page = (ROOT / "docs" / "explanation" / "claiming.md").read_text()
-    assert f"{rules.CLAIM_SECONDS:.0f} seconds" in page
+    assert f"{rules.Timing().lease_seconds:.0f} seconds" in page
     assert f"reclaimed {schema.QUARANTINE_AFTER} times" in page

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.commanding import command
 from tests.docs.fences import ROOT, blocks_of
+from tests.proxying import squid
+from tests.recorder import recorder
 
 GUIDES = ROOT / "docs" / "how-to"
 
@@ -45,6 +49,22 @@ async def test_a_test_of_the_proxys_guide_is_refused_here(tmp_path: Path) -> Non
         assert "not delivered" in sent.out
         assert "proxy did not connect" not in sent.out
         assert "password" not in sent.out + sent.err
+
+
+@pytest.mark.ci
+async def test_a_proxy_with_one_known_address_refuses_inner_ones(tmp_path: Path) -> None:
+    """By the lines of the guide, and whoever resolves; without the line that denies them it would connect."""
+    (squids,) = [block for block in blocks_of(GUIDES / "networks.md") if "http_access" in block.text]
+    lines = squids.text.replace("10.20.0.0/16", "127.0.0.1").splitlines()[1:]
+    denies = "http_access deny inner"
+    assert denies in lines
+    for kept, is_refused in ((lines, True), ([each for each in lines if each != denies], False)):
+        async with recorder() as receiver, squid("inner.example", access="\n".join(kept)) as proxy:
+            settings = {"FLOWACTIONS_EGRESS_PROXY": proxy, "FLOWACTIONS_EGRESS_RESOLVE": "proxy"}
+            settings["FLOWACTIONS_EGRESS_PROXY_TUNNEL"] = "all"
+            url = receiver.url.replace("127.0.0.1", "inner.example")
+            told = (await command("send-test", url, cwd=tmp_path, **settings)).out
+        assert {"not delivered" in told, "(403)" in told} == {is_refused}
 
 
 async def test_keys_are_rotated_as_their_guide_says(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ STARTED: Final = Worker(contact=(-math.inf, math.inf, -math.inf))
 def contact_after(fields: Fields, event: Literal["passes", "fails", "waits", "failed"]) -> Fields:
     """Return what a `Contact` remembers after a tick in which its worker writes, cannot write or waits, or a failure."""
     now = 0.0
-    contact = Contact(TIMING.lease_seconds, lambda: now)
+    contact = Contact(TIMING, lambda: now)
     contact._last, contact._since, contact._until = fields
     if event == "failed":
         contact.failed()
@@ -155,7 +155,7 @@ def contact_after(fields: Fields, event: Literal["passes", "fails", "waits", "fa
 @cache
 def has_grace(fields: Fields, until: int) -> bool:
     """Return whether a lease of another worker that ended ``until`` ticks from now does not count as expired yet."""
-    contact = Contact(TIMING.lease_seconds, lambda: 0.0)
+    contact = Contact(TIMING, lambda: 0.0)
     contact._last, contact._since, contact._until = fields
     return -until * TICK < contact.grace()
 

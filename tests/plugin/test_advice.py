@@ -32,6 +32,11 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"FLOWACTIONS_EGRESS_ALLOW": "10.0.0.0/8"}, []),
         ({"FLOWACTIONS_EGRESS_ALLOW": "10.0.0.0/8, 0.0.0.0/0"}, ["has 0.0.0.0/0"]),
         ({"FLOWACTIONS_EGRESS_ALLOW": "::/0"}, ["has ::/0"]),
+        ({"FLOWACTIONS_EGRESS_ALLOW": "*.internal,*.internal.example,localhost"}, []),
+        (
+            {"FLOWACTIONS_EGRESS_ALLOW": "*.internal.example,*.internal,*.example,0.0.0.0/0"},
+            ["has 0.0.0.0/0", "has *.example"],
+        ),
         (HTTP, ["begins with http://"]),
         ({**HTTP, **DEVELOPMENT}, []),
         (HTTPS, []),

@@ -27,6 +27,7 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ("FLOWACTIONS_DATABASE_URL", "postgres://h/d", "database_url", "postgresql+asyncpg://h/d"),
         ("FLOWACTIONS_TICK_SECONDS", " 0.5 ", "tick_seconds", 0.5),
         ("FLOWACTIONS_CLAIM_LIMIT", "7", "claim_limit", 7),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "60", "delivery_timeout", 60),
         ("FLOWACTIONS_AUTO_PAUSE", "off", "auto_pause", None),
         ("FLOWACTIONS_AUTO_PAUSE", " 20, 30m ", "auto_pause", (20, 1800)),
         ("FLOWACTIONS_AUTO_PAUSE", "1,24h", "auto_pause", (1, 86400)),
@@ -42,6 +43,17 @@ KEY = base64.b64encode(b"k" * 32).decode()
             "10.0.0.0/8, fd00::/8",
             "egress_allow",
             (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8")),
+        ),
+        (
+            "FLOWACTIONS_EGRESS_ALLOW",
+            "Hooks.Internal.Example., *.BÜCHER.example,10.0.0.0/8,localhost",
+            "egress_allow",
+            (
+                "hooks.internal.example",
+                "*.xn--bcher-kva.example",
+                ipaddress.ip_network("10.0.0.0/8"),
+                "localhost",
+            ),
         ),
         ("FLOWACTIONS_EGRESS_PROXY", "http://proxy:3128/", "egress_proxy", "http://proxy:3128"),
         (
@@ -101,6 +113,9 @@ def test_every_field_has_a_setting_of_its_own() -> None:
         ("FLOWACTIONS_TICK_SECONDS", "soon"),
         ("FLOWACTIONS_CLAIM_LIMIT", "1.5"),
         ("FLOWACTIONS_CLAIM_LIMIT", "-1"),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "0"),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "61"),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "1.5"),
         ("FLOWACTIONS_RETENTION_DAYS", "9999"),
         *(
             ("FLOWACTIONS_RETRY_SCHEDULE", text)
@@ -120,7 +135,30 @@ def test_every_field_has_a_setting_of_its_own() -> None:
             )
         ),
         ("FLOWACTIONS_EGRESS_ALLOW", "10.0.0.1/8"),
-        ("FLOWACTIONS_EGRESS_ALLOW", "everything"),
+        *(
+            ("FLOWACTIONS_EGRESS_ALLOW", text)
+            for text in (
+                "**.example.com",
+                "*.*.example.com",
+                "a.*.example.com",
+                "*hooks.example.com",
+                ".example.com",
+                "hooks..example.com",
+                "-a.example.com",
+                "hooks.example.com:443",
+                "https://hooks.example.com",
+                "hooks.example.com/x",
+                "10.0.0.256",
+                "10.0.0",
+                "0x7f",
+                "*.1",
+                "*.10.0.0.0/8",
+                "a b.example.com",
+                "b\u2044.example.com",
+                "x" * 64 + ".example.com",
+                "a." * 127 + "com",
+            )
+        ),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "c2hvcnQ="),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "not base64!"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "//evil.example"),
@@ -201,6 +239,8 @@ ENCODE = "percent-encoded (@ as %40)"
         ("CHAT_API_URL", "https://example.com/#x", "without a query or fragment"),
         ("CHAT_AUTHORIZE_URL", "https://exam ple.com", "without spaces"),
         ("FLOWACTIONS_EGRESS_ALLOW", "10.0.0.1/8", "networks such as 10.20.0.0/16"),
+        ("FLOWACTIONS_EGRESS_ALLOW", "*", "host names such as hooks.internal.example or *.internal.example"),
+        ("FLOWACTIONS_EGRESS_ALLOW", "*.", "host names such as hooks.internal.example or *.internal.example"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/c?x", "a path without a query"),
         *(
             ("FLOWACTIONS_AUTO_PAUSE", text, "must be off, or two values such as 20,30m")

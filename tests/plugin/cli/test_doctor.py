@@ -233,6 +233,17 @@ async def test_the_advice_opens_the_address(address: str, networks: str) -> None
     assert (await advised(address, FLOWACTIONS_EGRESS_ALLOW=networks))[0] == "ok"
 
 
+async def test_of_a_name_the_advice_opens_the_name() -> None:
+    """Its other addresses are then allowed, too, and other names of the address are not."""
+    check = partial(check_egress, url="http://localhost/")
+    database = Database(read_settings({}).database_url)
+    (refused,) = await made(check, database)
+    assert refused.advice == "if this destination is yours: FLOWACTIONS_EGRESS_ALLOW=localhost"
+    (allowed,) = await made(check, database, FLOWACTIONS_EGRESS_ALLOW="localhost")
+    assert allowed.result == "ok"
+    assert (await advised("127.0.0.1", FLOWACTIONS_EGRESS_ALLOW="localhost"))[0] == "failed"
+
+
 async def test_it_is_never_advised_to_allow_what_is_nobodys() -> None:
     """Such as metadata addresses."""
     for address in FORBIDDEN_EVERYWHERE:

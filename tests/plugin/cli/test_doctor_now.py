@@ -60,7 +60,14 @@ async def seen(queue: Queue, pid: int, ago: int, machine: str = "h", **changes: 
     """Have a worker that began two seconds before it was last seen, so many seconds ago."""
     at = int(await queue.database.time() * 1000) - ago * 1000
     values = {"id": new_id(queue.database.clock()), "name": f"{machine}:{pid}", "version": "1", "pid": pid}
-    rest = {"mode": "continuous", "slots": 1, "in_flight": 0, "started_at": at - 2000, "last_seen_at": at}
+    rest = {
+        "mode": "continuous",
+        "slots": 1,
+        "delivery_timeout": 10,
+        "in_flight": 0,
+        "started_at": at - 2000,
+        "last_seen_at": at,
+    }
     await queue.run(insert(schema.workers).values(host_name=machine, **{**values, **rest, **changes}))
 
 

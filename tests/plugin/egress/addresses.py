@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 
 from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.settings.readers import destinations
 
 
 def words(groups: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -200,8 +200,7 @@ async def resolve(host: str, port: int) -> Sequence[str]:
 
 
 def guard(*, development: bool = False, allow: Sequence[str] = (), resolve: Resolve = resolve) -> EgressGuard:
-    networks = [ipaddress.ip_network(text) for text in allow]
-    return EgressGuard(development=development, allow=networks, resolve=resolve)
+    return EgressGuard(development=development, allow=destinations(",".join(allow)), resolve=resolve)
 
 
 def url_of(address: str) -> str:

@@ -151,8 +151,8 @@ class TestDialling:
         checked: list[str] = []
 
         class UsedUp(EgressGuard):
-            def check_address(self, text: str) -> None:
-                super().check_address(text)
+            def check_address(self, text: str, host: str = "") -> None:
+                super().check_address(text, host)
                 checked.append(text)
                 if checked == ["127.0.0.2", "127.0.0.3"] * 2:  # each before all are dialled, and as it is
                     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
@@ -194,10 +194,10 @@ class Held(Dialer):
         self.made: list[socket.socket] = []
         self.connected: Callable[[], object] = lambda: None
 
-    async def _connected(self, address: str, port: int) -> socket.socket:
+    async def _connected(self, address: str, endpoint: Endpoint) -> socket.socket:
         self.asked += 1
         await self.go.wait()
-        self.made.append(await super()._connected(address, port))
+        self.made.append(await super()._connected(address, endpoint))
         self.connected()
         return self.made[-1]
 

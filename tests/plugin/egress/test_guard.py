@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +185,158 @@ async def test_what_a_nat64_prefix_leads_to_is_named() -> None:
     """A loopback address follows 48 bits, and a public one is at the end."""
     with pytest.raises(EgressRefused, match=r"\(loopback, as 127\.0\.0\.1 in IPv6\)"):
         await guard().look_up(url_of("64:ff9b:1:7f00:0:100:808:808"))
+
+
+LABELS = st.sampled_from(["a", "b", "aa", "a-a", "xn--bcher-kva"])
+NAMED = ("hooks.internal.example", "*.apps.internal.example", "bücher.example", "*.straße.example")
+
+
+class TestNames:
+    """Names of the setting, whose addresses may be private (§2.4)."""
+
+    @pytest.mark.parametrize(
+        ("host", "named"),
+        [
+            ("hooks.internal.example", True),
+            ("HOOKS.Internal.Example", True),
+            ("hooks.internal.example.", True),
+            ("ｈooks。internal.example", True),
+            ("xn--bcher-kva.example", True),
+            ("BÜCHER.example", True),
+            ("bu\u0308cher.example", True),
+            ("a.apps.internal.example", True),
+            ("a_b.c.apps.internal.example.", True),
+            ("x.xn--strae-oqa.example", True),
+            # The end of a name counts from a dot on, and `*` stands for a label at least.
+            ("apps.internal.example", False),
+            ("evilapps.internal.example", False),
+            ("evil-apps.internal.example", False),
+            ("x.hooks.internal.example", False),
+            ("xhooks.internal.example", False),
+            ("hooks.internal.example.evil.example", False),
+            ("a.apps.internal.example.evil.example", False),
+            ("hooks.internal.examples", False),
+            ("hooks-internal.example", False),
+            ("internal.example", False),
+            ("b\u0443cher.example", False),
+            ("strasse.example", False),
+            ("localhost", False),
+        ],
+    )
+    async def test_a_name_is_the_one_that_was_asked_for(self, host: str, named: bool) -> None:
+        """In whatever spelling; another name with the same address gains nothing, whichever was asked for before."""
+        for address in ("10.0.0.1", "127.0.0.1", "::1", "fd12::1", "100.64.0.1", "::ffff:10.0.0.1"):
+
+            async def private(_host: str, _port: int, address: str = address) -> Sequence[str]:
+                return [address]
+
+            guarding = guard(allow=NAMED, resolve=private)
+            for other in ("other.example", host, "other.example", host):
+                if named and other == host:
+                    await guarding.look_up(f"https://{other}/")
+                    await guarding.resolve(f"https://{other}/")
+                else:
+                    with pytest.raises(EgressRefused):
+                        await guarding.look_up(f"https://{other}/")
+                    with pytest.raises(EgressRefused):
+                        await guarding.resolve(f"https://{other}/")
+
+    @given(st.lists(LABELS, min_size=1, max_size=4), st.lists(LABELS, min_size=1, max_size=4), st.booleans())
+    def test_names_are_compared_label_by_label(
+        self, asked: Sequence[str], listed: Sequence[str], below: bool
+    ) -> None:
+        """From the last one on; ``*`` stands for one or more."""
+        guarding = guard(allow=["*." * below + ".".join(listed)])
+        is_named = asked[-len(listed) :] == listed and (len(asked) > len(listed)) == below
+        for end in ("", "."):
+            host = parse_destination(f"http://{'.'.join(asked).upper()}{end}/").host
+            with nullcontext() if is_named else pytest.raises(EgressRefused):
+                guarding.check_address("10.0.0.1", host)
+
+    async def test_a_name_may_have_private_and_public_addresses(self) -> None:
+        """All of them are judged by the name: a name that the setting does not have is refused for the private one."""
+
+        async def mixed(_host: str, _port: int) -> Sequence[str]:
+            return ["8.8.8.8", "10.0.0.1", "2606:4700::1", "fd12::1"]
+
+        guarding = guard(allow=NAMED, resolve=mixed)
+        await guarding.look_up("https://hooks.internal.example/")
+        with pytest.raises(EgressRefused, match=r"10\.0\.0\.1"):
+            await guarding.look_up("https://other.example/")
+
+    @pytest.mark.parametrize(("rule", "address"), words(EVERYWHERE))
+    async def test_what_is_forbidden_everywhere_stays_so(self, rule: str, address: str) -> None:
+        """Link-local and metadata addresses among it, also beside an address that is allowed, and within IPv6."""
+
+        async def both(_host: str, _port: int) -> Sequence[str]:
+            return ["10.0.0.1", address]
+
+        guarding = guard(allow=[*NAMED, "0.0.0.0/0", "fd00::/8"] if "metadata" in rule else NAMED, resolve=both)
+        with pytest.raises(EgressRefused) as refused:
+            await guarding.look_up("https://hooks.internal.example/")
+        assert "FLOWACTIONS_EGRESS_ALLOW" not in str(refused.value)
+        if ":" not in address:
+            with pytest.raises(EgressRefused):
+                guarding.check_address(f"::ffff:{address}", "hooks.internal.example")
+
+    @pytest.mark.parametrize("literal", ["10.0.0.1", "127.0.0.1", "::1", "::ffff:10.0.0.1"])
+    async def test_an_address_in_a_url_has_no_name(self, literal: str) -> None:
+        """Nor has one in brackets."""
+        with pytest.raises(EgressRefused):
+            await guard(allow=NAMED).look_up(url_of(literal))
+
+    async def test_with_a_proxy_that_resolves_a_name_is_not_judged_here(self) -> None:
+        """Whether the setting has it or not; a literal address is."""
+        by_proxy = EgressGuard(development=False, resolve=None, allow=NAMED)
+        for host in ("hooks.internal.example", "other.example"):
+            await by_proxy.resolve(f"https://{host}/")
+        with pytest.raises(EgressRefused):
+            await by_proxy.resolve("https://10.0.0.1/")
+
+    async def test_a_delivery_goes_where_the_name_leads_and_no_other_does(self, queue: Queue) -> None:
+        """Judged at the address that is dialled, over a connection of its own: kept ones are not shared between names."""
+
+        async def here(_host: str, _port: int) -> Sequence[str]:
+            return ["127.0.0.1"]
+
+        guarding = guard(allow=NAMED, resolve=here)
+        async with recorder() as receiver:
+            port = parse_destination(receiver.url).port
+            hosts = [
+                "hooks.internal.example",
+                "a.apps.internal.example",
+                "other.example",
+                "127.0.0.1",
+                "localhost",
+            ]
+            rows = [await queue.put(url=f"http://{host}:{port}/") for host in [*hosts, *hosts]]
+            transport = OutboundTransport(guarding, 100)
+            try:
+                await a_schedule(queue, transport, limit=1000, validate=guarding.validate).tick()
+            finally:
+                await transport.aclose()
+            statuses = [(await queue.row(row)).status for row in rows]
+        assert statuses == ["delivered", "delivered", "dead", "dead", "dead"] * 2
+        assert {request.header("host") for request in receiver.requests} == {
+            f"{host}:{port}" for host in hosts[:2]
+        }
+
+    async def test_a_name_that_moves_to_a_metadata_address_is_refused_when_it_is_dialled(self) -> None:
+        """As any other: it was allowed at enqueue."""
+        asked = iter([["10.0.0.1"], ["169.254.169.254"]])
+
+        async def moving(_host: str, _port: int) -> Sequence[str]:
+            return next(asked)
+
+        guarding = guard(allow=NAMED, resolve=moving)
+        await guarding.look_up("http://hooks.internal.example/")
+        transport = OutboundTransport(guarding, 1)
+        try:
+            outcome = await attempt(transport, "http://hooks.internal.example/", guarding.validate)
+        finally:
+            await transport.aclose()
+        assert outcome.final
+        assert "169.254.169.254" in (outcome.error or "")
 
 
 async def test_a_name_without_an_address_is_not_refused() -> None:

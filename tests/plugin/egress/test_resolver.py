@@ -14,7 +14,7 @@ import pytest
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.attempt import Aborted
 from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.egress.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress.resolver import CachingResolver, Resolver, threads_for
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.queue import service
@@ -36,6 +36,16 @@ def no_thread_starts() -> Iterator[None]:
 
 
 class TestResolver:
+    @pytest.mark.parametrize(
+        ("attempts", "seconds", "threads"),
+        [(50, 10, 200), (100, 10, 400), (1, 60, 2), (1, 1, 31), (1000, 10, 1024), (50, 1, 1024)],
+    )
+    def test_an_attempt_has_a_thread_beside_those_that_hang(
+        self, attempts: int, seconds: int, threads: int
+    ) -> None:
+        """A lookup that hangs outlasts several attempts."""
+        assert threads_for(attempts, seconds) == threads
+
     async def test_a_lookup_that_hangs_delays_no_other(self) -> None:
         """Twenty hanging names leave room for the one that answers; each is asked for once."""
         hang, asked = threading.Event(), []

@@ -55,6 +55,7 @@ async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
         )
         return
     worker = {"name": "w", "version": "1", "host_name": "h", "pid": 1, "mode": "continuous", "slots": 1}
+    worker["delivery_timeout"] = 10
     table, rows = {
         "destinations": (destinations, [failing(number, now - number) for number in numbers]),
         "old failures": (destinations, [failing(number, number) for number in numbers]),

@@ -302,6 +302,26 @@ class TestFleet:
         await own.beat(0, 5)
         assert [each.last_claim_at for each in await Insights(queue.database).workers()] == [1]
 
+    async def test_workers_that_end_attempts_after_different_times_are_told(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """When one starts, in its log, while the other one runs; and to operators."""
+        queries = Insights(queue.database)
+        first, *others = (
+            Monitor(queue.database, "continuous", 1, None, delivery_timeout=each) for each in (10, 10, 60)
+        )
+        async with first.watching(Load(0, 0)):
+            async with others[0].watching(Load(0, 0)):
+                assert not caplog.records
+            async with others[1].watching(Load(0, 0)):
+                (told,) = caplog.messages
+                assert told.startswith("attempts of this worker end after 60 s, and those of worker ")
+                assert " after 10 s: set FLOWACTIONS_DELIVERY_TIMEOUT " in told
+                assert "timeout" in [each.about for each in (await queries.overview(ALL)).findings]
+        caplog.clear()
+        async with others[1].watching(Load(0, 0)):
+            assert not caplog.records
+
     async def test_a_row_that_was_removed_comes_back(self, queue: Queue) -> None:
         """The process was away for a day."""
         own = Fleet(queue.database, "continuous", 1)

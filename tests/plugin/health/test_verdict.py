@@ -27,6 +27,7 @@ def a_worker(seen_ms_ago: int, **changes: Any) -> Worker:
     values = dict.fromkeys(("id", "name", "version", "host_name"), "w") | {
         "pid": 1,
         "slots": 1,
+        "delivery_timeout": 10,
         "in_flight": 0,
         "slow": 0,
     }
@@ -277,6 +278,21 @@ def test_a_node_is_named_with_the_command_that_shows_its_deliveries() -> None:
     )
     (mine_,) = findings_of(facts(None, 0, nodes=[node], sees_all=False))
     assert (mine_.where, "acme" in mine_.words) == ('flow:"flow 1" node:n', False)
+
+
+def test_workers_that_end_attempts_after_different_times_are_a_warning_to_operators() -> None:
+    """Once, with one of each; of those that are gone, nothing is said, and patience is with the longest."""
+    alive = [a_worker(0, name=name, delivery_timeout=each) for name, each in (("a", 60), ("b", 10), ("c", 60))]
+    gone = a_worker(0, name="d", delivery_timeout=1, state="stopped")
+    stands = facts(None, 0, workers=[*alive, gone])
+    words = "workers end attempts after different times: after 10 s (b), after 60 s (c)"
+    assert ("warning", words) in [(each.level, each.words) for each in findings_of(stands)]
+    assert stands._replace(mode="continuous", workers=[a_worker(0, mode="continuous")]).patience_ms == 15_000
+    for each in (a_worker(0, mode="continuous", delivery_timeout=seconds) for seconds in (1, 9)):
+        assert facts(workers=[each]).patience_ms == 15_000
+    assert facts(workers=[a_worker(0, mode="continuous", delivery_timeout=60)]).patience_ms == 65_000
+    for quiet in (stands._replace(sees_all=False), stands._replace(workers=[alive[0], alive[2], gone])):
+        assert "timeout" not in [each.about for each in findings_of(quiet)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
 from flowactions_plugin.nodes.webhook import attempts_in_words
-from tests.plugin.nodes.running import Running, running
+from tests.plugin.nodes.running import Running, a_draft, running
 from tests.recorder import OK, status
 from tests.support import SmallHost, development
 from tests.waiting import until
@@ -242,15 +242,26 @@ class TestSkipped:
                 assert "FLOWACTIONS_EGRESS_ALLOW" in caplog.messages[-1]
             assert run.receiver.requests == []
 
-    async def test_an_allowed_network_passes_in_production(self, database_url: str) -> None:
-        """Self-hosters may allow networks of their own."""
+    @pytest.mark.parametrize(
+        ("allowed", "host", "other"),
+        [("127.0.0.1", "127.0.0.1", "127.0.0.2"), ("localhost", "LocalHost", "127.0.0.1")],
+    )
+    async def test_what_is_allowed_passes_in_production(
+        self, database_url: str, allowed: str, host: str, other: str
+    ) -> None:
+        """Self-hosters may allow networks and names of their own; another name or address is refused, in drafts, too."""
         settings = {
             "FLOWACTIONS_DATABASE_URL": database_url,
-            "FLOWACTIONS_EGRESS_ALLOW": "127.0.0.0/8",
+            "FLOWACTIONS_EGRESS_ALLOW": allowed,
             "FLOWACTIONS_TICK_SECONDS": "0.05",
         }
         async with running(SmallHost(settings)) as run:
-            row = await run.ended(await run.reach(a_node(run.receiver.url)))
+            fits, refused = (run.receiver.url.replace("127.0.0.1", each) for each in (host, other))
+            assert await run.actions.check(a_draft(webhookUrl=fits)) == ()
+            (problem,) = await run.actions.check(a_draft(webhookUrl=refused))
+            assert problem.code == "blocked_url"
+            assert (await run.reach(a_node(refused))).reason == "blocked_url"
+            row = await run.ended(await run.reach(a_node(fits)))
         assert row["status"] == "delivered"
 
 

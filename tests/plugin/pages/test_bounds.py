@@ -64,6 +64,7 @@ async def crowd(site: Site) -> str:
         "pid": 1,
         "mode": "continuous",
         "slots": 1,
+        "delivery_timeout": 10,
         "in_flight": 0,
     }
     fleet = [{**shape, "id": f"{number:036}", "started_at": now, "last_seen_at": now} for number in each]

@@ -18,7 +18,7 @@ from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
+from flowactions_plugin.queue.rules import DELIVERED, WAIT_LIMIT_SECONDS, Timing
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, a_schedule, an_executor, continuously, ok
 from tests.sending import SlowAnswer
@@ -32,7 +32,7 @@ async def fail(_origin: object) -> str:
 
 
 class TestGivenBack:
-    @pytest.mark.parametrize("left", [0, DEADLINE_SECONDS + START_MARGIN_SECONDS / 2])
+    @pytest.mark.parametrize("left", [0, DEADLINE_SECONDS + Timing().spare_seconds / 20])
     async def test_a_row_that_is_too_late_goes_back(self, queue: Queue, left: float) -> None:
         """The rest of its lease is too short for an attempt: it is due at once, and what it waited for is over."""
         sent: list[httpx.Request] = []

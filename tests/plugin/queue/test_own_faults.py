@@ -130,6 +130,7 @@ class TestLostTime:
             raise AssertionError
 
         timing = Timing(lease_seconds=300.0, deadline_seconds=0.02)
+        queue = Queue(queue.database, timing.lease_seconds)
         with LagMeter(lambda: now[0]) as lag:
             row_id = await queue.put(max_attempts=2)
             claims = a_schedule(queue, silent, lag=lag, timing=timing)

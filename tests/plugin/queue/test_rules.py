@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from flowactions_hookspecs import Header
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import (
+    Timing,
     Transition,
     backoff,
     capped_attempts,
     delivery_headers,
     event_id,
     method_name,
+    timing_of,
     transition,
 )
+from flowactions_plugin.settings.model import read_settings
 
 NOW = 1_700_000_000.0
 
@@ -30,6 +33,28 @@ def test_backoff_follows_the_rule() -> None:
     """After attempt n: min(300, max(5, 2^n)) seconds (§8)."""
     assert [backoff(attempt) for attempt in range(1, 12)] == [5, 5, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     assert backoff(10**6) == 300
+
+
+@pytest.mark.parametrize("seconds", range(1, 61))
+def test_times_follow_from_how_long_an_attempt_may_take(seconds: int) -> None:
+    """A row that began as late as it may still ends within its lease, after a stall or an outage that counts as none."""
+    timing = timing_of(seconds)
+    assert timing.deadline_seconds == seconds
+    assert timing.spare_seconds == 20
+    assert (timing.wait_seconds, timing.outage_seconds, timing.stop_seconds) == (10, 5, seconds + 8)
+    assert (
+        timing.wait_seconds + seconds + max(timing.stall_seconds, timing.outage_seconds) < timing.lease_seconds
+    )
+    assert not timing.is_too_late(timing.wait_seconds, timing.lease_seconds)
+    assert not timing.is_too_late(18, timing.lease_seconds)
+    assert timing.is_too_late(18.1, timing.lease_seconds)
+    assert timing.quarantine_seconds == max(10, seconds)
+
+
+def test_times_without_the_setting_are_those_of_the_specification() -> None:
+    """Ten seconds, a lease of thirty (§8)."""
+    assert timing_of(read_settings({}).delivery_timeout) == Timing(30, 10, 10)
+    assert Timing().stall_seconds == 7.5
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
         assert (await shown())["clock_offset"] == 0
         seen_at = int(await database.time() * 1000)
         worker = {"name": "w", "version": "1", "host_name": "h", "pid": 1, "mode": "continuous", "slots": 1}
+        worker["delivery_timeout"] = 10
         times = {"in_flight": 0, "started_at": seen_at, "last_seen_at": seen_at}
         async with database.write() as connection:
             for number, ahead in enumerate((10_000, -70_500, None)):

@@ -146,7 +146,8 @@ CREATE TABLE flowactions_enqueue_rates (
 CREATE INDEX ix_flowactions_enqueue_rates_updated ON flowactions_enqueue_rates (updated_at);
 CREATE TABLE flowactions_workers (
     id VARCHAR(36) NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL, host_name TEXT NOT NULL,
-    pid INTEGER NOT NULL, mode VARCHAR(16) NOT NULL, slots INTEGER NOT NULL, in_flight INTEGER NOT NULL,
+    pid INTEGER NOT NULL, mode VARCHAR(16) NOT NULL, slots INTEGER NOT NULL,
+    delivery_timeout INTEGER NOT NULL, in_flight INTEGER NOT NULL,
     slow INTEGER DEFAULT '0' NOT NULL,
     started_at BIGINT NOT NULL, last_seen_at BIGINT NOT NULL, last_claim_at BIGINT, stopped_at BIGINT,
     clock_ahead_ms BIGINT, limited TEXT,
