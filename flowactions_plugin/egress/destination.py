@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
@@ -38,6 +38,29 @@ class Destination(NamedTuple):
     target: str
     key: str
     authority: str
+
+
+CHAT: Final = "chat"
+HTTP: Final = "http"
+
+
+def kind_of(destination: str) -> Literal["chat", "http"]:
+    """Return how a destination, or a URL of it, is reached: ``chat`` through the chat provider, ``http`` by a request of its own."""
+    return CHAT if destination.startswith("chat://") else HTTP
+
+
+def destination_of(text: str) -> str:
+    """Return the destination that a person names by itself or by a URL: scheme, host and port, or ``chat://`` and a workspace.
+
+    Raises:
+        EgressRefused: it names none.
+    """
+    if kind_of(text) == HTTP:
+        return parse_destination(text).key
+    workspace = text.removeprefix("chat://").partition("/")[0]
+    if not re.fullmatch(r"[A-Za-z0-9%_.~-]{1,765}", workspace):
+        raise EgressRefused("The id of the chat workspace is missing or malformed.")
+    return f"chat://{workspace}"
 
 
 def parse_destination(url: str) -> Destination:

@@ -349,9 +349,7 @@ def _unsent(facts: Facts) -> Iterator[Finding]:
     of = f" of {plural(len({row[:3] for row in facts.unsent}), 'node')}"
     of += f" and {plural(len(organizations), 'organization')}" if facts.sees_all else ""
     more = f", and for {plural(len(others), 'other reason')}" if others else ""
-    words = (
-        f"{rows}{of} ended without an attempt, the first at {moment(since)}: {printable(reason, message=True)}{more}"
-    )
+    words = f"{rows}{of} ended without an attempt, the first at {moment(since)}: {printable(reason, message=True)}{more}"
     advice = "see whether the host still knows these nodes; then retry them"
     where = _where(facts, status="dead", error="not_sent", ended_since=since)
     yield Finding("failed" if len(nodes) >= MANY else "note", "unsent", words, advice, where=where, act="retry")

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from flowactions_plugin.egress.destination import CHAT, kind_of
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
@@ -143,13 +144,7 @@ class Completer:
         written: list[Completion] = []
         ended: list[Completion] = []
         if self._sequences is not None:
-            # A row that is given back, and was cancelled meanwhile, has ended, too.
-            self._sequences.ended(
-                sequence
-                for each in batch
-                if (sequence := each.delivery.sequence) is not None
-                and ends[each.delivery.id].detail not in LIVE_STATES
-            )
+            _release(self._sequences, batch, ends)
         for each in batch:
             delivery, end = each.delivery, ends[each.delivery.id]
             if end.kind == "again":
@@ -199,3 +194,15 @@ class Completer:
             )
         finally:
             self._lingering = None
+
+
+def _release(sequences: Sequences, batch: Sequence[Completion], ends: Mapping[str, End]) -> None:
+    """Let go on what waits for deliveries that have ended; a row that is given back, and was cancelled meanwhile, has ended, too."""
+    ended = []
+    for each in batch:
+        sequence = each.delivery.sequence
+        if sequence is not None and ends[each.delivery.id].detail not in LIVE_STATES:
+            ended.append(sequence)
+            if each.attempted and kind_of(each.delivery.destination) == CHAT:
+                sequences.posted(sequence)
+    sequences.ended(ended)

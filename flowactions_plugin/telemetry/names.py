@@ -30,6 +30,8 @@ OUTCOMES: Final = (
     "timeout",
     "network",
     "refused",
+    "chat_refused",
+    "chat_unreachable",
 )
 PHASES: Final = ("resolve", "connect", "tls", "send", "wait")
 VERDICTS: Final = ("ok", "idle", "stalled", "failing", "no_worker", "unwritable")
@@ -79,7 +81,7 @@ ENQUEUED: Final = _counter(
     "outbox.enqueued",
     "{delivery}",
     "Deliveries that were written to the outbox. One in a transaction of the host counts although that may roll back.",
-    origin=("flow_node", "logic_action", "host", "plugin", "unsigned_test"),
+    origin=("flow_node", "chat_node", "logic_action", "host", "plugin", "unsigned_test"),
 )
 REFUSED: Final = _counter(
     "outbox.refused",
