@@ -1,9 +1,9 @@
-"""Web origins (RFC 6454) and host names (IDNA) in normal forms, so that equal ones are equal text."""
+"""Web origins (RFC 6454) and host names (IDNA) in normal forms, so that equal ones are equal text, and kinds of destinations."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 import idna
 
@@ -16,6 +16,15 @@ NOT_IN_URL: Final = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 """The ports of URLs that name none."""
+
+
+CHAT: Final = "chat"
+HTTP: Final = "http"
+
+
+def kind_of(destination: str) -> Literal["chat", "http"]:
+    """Return how a destination, or a URL of it, is reached: ``chat`` through the chat provider, ``http`` by a request of its own."""
+    return CHAT if destination.startswith("chat://") else HTTP
 
 
 def parse_origin(text: str) -> str | None:

@@ -24,7 +24,6 @@ from flowactions_plugin.chat.queued import NOT_CONNECTED, QueuedSender
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import timer
-from flowactions_plugin.egress.destination import CHAT
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.housekeeper import Entry, Housekeeper
@@ -42,6 +41,7 @@ from flowactions_plugin.operations.automatic import AutomaticPauses
 from flowactions_plugin.operations.changes import end_messages
 from flowactions_plugin.operations.engine import acting
 from flowactions_plugin.operations.retention import Retention, prune_actions, prune_audit
+from flowactions_plugin.origins import CHAT
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.prepared import OwnWebhooks

@@ -13,8 +13,9 @@ import msgspec
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, advice
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.egress.attempt import CHAT_REFUSED, CHAT_UNREACHABLE, Aborted, Outcome
+from flowactions_plugin.egress.attempt import CHAT_LIMITED, CHAT_REFUSED, CHAT_UNREACHABLE, Aborted, Outcome
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 
 NOT_CONNECTED: Final = "not_connected: the chat workspace was disconnected"
@@ -22,6 +23,9 @@ NOT_CONNECTED: Final = "not_connected: the chat workspace was disconnected"
 
 LONGEST_DELAY: Final = 24 * 3600.0
 """Seconds. A message waits no longer, whatever the provider asks for."""
+
+PAUSES: Final = (5.0, 60.0)
+"""Seconds after which it is looked again whether a revoked connection can be used: at first, and after some minutes."""
 
 STALL_SECONDS: Final = 1.0
 """A call that ended so long after its time did so because this process stood still."""
@@ -55,6 +59,10 @@ class Waiting(Protocol):
     def origin(self) -> object:
         """Has the flow and the node."""
 
+    @property
+    def left_ms(self) -> int | None:
+        """For how long it may still be posted."""
+
 
 def url_of(team_id: str, target: str) -> str | None:
     """Return the URL of a row: of the workspace and a channel or member in it; ``None``: no channel and no member has such an id."""
@@ -67,6 +75,26 @@ def is_to_member(body: bytes | None) -> bool:
         return msgspec.json.decode(body or b"", type=Message).to_member
     except msgspec.DecodeError:
         return False
+
+
+GONE: Final = Aborted("chat", NOT_CONNECTED, ends=True)
+
+
+def _unusable(chat: Chat, stored: StoredConnection | None, waiting: Waiting) -> Aborted | None:
+    """Return why a connection cannot be used for a message now; ``None``: it can."""
+    if stored is None or not waiting.url.startswith(f"chat://{_quoted(stored.team_id)}/"):
+        return GONE
+    if (code := chat.connections.reason(stored)) is None:
+        return None
+    reason = f"{code}: {advice(code)}"
+    if stored.status == "active":  # the keys of this process do not open its token
+        return Aborted("chat", reason, waits=True)
+    return Aborted("chat", reason, delay=_pause(waiting))
+
+
+def _pause(waiting: Waiting) -> float:
+    waited = LONGEST_DELAY - (waiting.left_ms or 0) / 1000
+    return min(max(waited / 4, PAUSES[0]), PAUSES[1])
 
 
 def _quoted(text: str) -> str:
@@ -95,15 +123,14 @@ class QueuedSender:
         started_at, began = int(self._clock() * 1000), self._timer()
         if isinstance(chat, NotConfigured):
             return Aborted("chat", "chat is not set up in this process", waits=True, detail=str(chat))
-        workspace, _, target = waiting.url.removeprefix("chat://").partition("/")
+        target = waiting.url.rpartition("/")[2]
         try:
             stored = await chat.messenger.connection_of(waiting.organization_id, until)
         except StorageUnavailable as exc:
             return Aborted("chat", "the chat connection could not be read", waits=True, detail=str(exc))
-        if stored is None or _quoted(stored.team_id) != workspace:
-            return Aborted("chat", NOT_CONNECTED, ends=True)
-        if (unusable := chat.connections.reason(stored)) is not None:
-            return Aborted("chat", f"{unusable}: {advice(unusable)}", waits=True)
+        unusable = _unusable(chat, stored, waiting)
+        if stored is None or unusable is not None:  # of no connection, it is always something
+            return unusable or GONE
         message = msgspec.json.decode(waiting.body or b"", type=Message)
         place = getattr(waiting.origin, "flow_id", ""), getattr(waiting.origin, "node_id", "")
         try:
@@ -117,17 +144,20 @@ class QueuedSender:
                 waits=True,
             )
         except ChatRefused as refusal:
-            return self._refused(refusal, started_at, self._timer() - began)
+            return self._refused(waiting, refusal, started_at, self._timer() - began)
         return Outcome(started_at, int((self._timer() - began) * 1000), arrived=True)
 
-    def _refused(self, refusal: ChatRefused, started_at: int, seconds: float) -> Outcome | Aborted:
+    def _refused(
+        self, waiting: Waiting, refusal: ChatRefused, started_at: int, seconds: float
+    ) -> Outcome | Aborted:
         """Return what a refusal means for the message."""
         code = refusal.code
         reason = f"{code}: {refusal}"
         if refusal.throttled:
-            return Aborted("chat", reason, delay=min(max(1.0, refusal.retry_after or 0.0), LONGEST_DELAY))
+            delay = min(max(1.0, refusal.retry_after or 0.0), LONGEST_DELAY)
+            return Aborted("chat", reason, delay=delay, failure=CHAT_LIMITED)
         if code in REVOKED:
-            return Aborted("chat", reason, waits=True)
+            return Aborted("chat", reason, delay=_pause(waiting))
         if code in TRANSIENT and seconds >= SEND_SECONDS + STALL_SECONDS:
             return Aborted("stall", "this process stood still meanwhile")
         return Outcome(

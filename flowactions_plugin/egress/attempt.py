@@ -206,7 +206,8 @@ class Aborted(NamedTuple):
         waits: whether the row waits for the host to be mended, at a growing interval; otherwise it is due again after
             a few seconds.
         detail: more of it, for the log alone.
-        delay: seconds until it is due again, as the other side has asked for; ``None``: it has not.
+        delay: seconds until it is due again, because of something that is neither of this side nor an attempt; ``None``: it is.
+        failure: what that is: a kind of failure; ``None``: the row waits.
         ends: whether the delivery ends without an attempt.
     """
 
@@ -215,6 +216,7 @@ class Aborted(NamedTuple):
     waits: bool = False
     detail: str = ""
     delay: float | None = None
+    failure: str | None = None
     ends: bool = False
 
 

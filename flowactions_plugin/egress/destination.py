@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.origins import DEFAULT_PORTS, NOT_IN_URL, to_a_labels
+from flowactions_plugin.origins import DEFAULT_PORTS, HTTP, NOT_IN_URL, kind_of, to_a_labels
 
 MAX_URL_LENGTH: Final = 2048
 
@@ -38,15 +38,6 @@ class Destination(NamedTuple):
     target: str
     key: str
     authority: str
-
-
-CHAT: Final = "chat"
-HTTP: Final = "http"
-
-
-def kind_of(destination: str) -> Literal["chat", "http"]:
-    """Return how a destination, or a URL of it, is reached: ``chat`` through the chat provider, ``http`` by a request of its own."""
-    return CHAT if destination.startswith("chat://") else HTTP
 
 
 def destination_of(text: str) -> str:

@@ -20,7 +20,18 @@ LIVE_STATES: Final = ("pending", "retrying")
 STATES: Final = (*LIVE_STATES, "delivered", "dead", "waiting", "due")
 """The stored ones; ``waiting`` is pending or retrying, and ``due`` of these what may be claimed now."""
 
-ERRORS: Final = ("timeout", "network", "refused", "not_sent", "waits", "cancelled", "other")
+ERRORS: Final = (
+    "timeout",
+    "network",
+    "refused",
+    "chat_refused",
+    "chat_limited",
+    "chat_unreachable",
+    "not_sent",
+    "waits",
+    "cancelled",
+    "other",
+)
 """Kinds of failure beside ``http_4xx`` and the like (decision 33)."""
 
 MOST_IDS: Final = 1000
@@ -65,9 +76,9 @@ def _code(value: str, _clock: Clock) -> int:
 
 
 def _destination(value: str, _clock: Clock) -> str:
-    from flowactions_plugin.egress.destination import parse_destination  # noqa: PLC0415  commands are declared without it
+    from flowactions_plugin.egress.destination import destination_of  # noqa: PLC0415  commands are declared without it
 
-    return parse_destination(value if "://" in value else f"https://{value}").key
+    return destination_of(value if "://" in value else f"https://{value}")
 
 
 def _id(value: str, _clock: Clock) -> str:

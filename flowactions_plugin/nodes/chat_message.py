@@ -38,11 +38,11 @@ from flowactions_plugin.chat.failures import (
     code_with_detail,
 )
 from flowactions_plugin.chat.service import Chat
-from flowactions_plugin.egress.destination import CHAT, kind_of
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes import faults, template
 from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.enqueue import Outbox, is_test
 from flowactions_plugin.queue.prepared import PreparedDelivery

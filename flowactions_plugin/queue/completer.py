@@ -10,8 +10,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from flowactions_plugin.egress.destination import CHAT, kind_of
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
 from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
@@ -106,6 +106,10 @@ class Completer:
     def complete(self, *completions: Completion) -> None:
         """Accept ends of claims; they are written a moment later, together with others. `flush` waits for them."""
         self._waiting += completions
+        for each in completions:
+            if each.attempted and self._sequences is not None and kind_of(each.delivery.destination) == CHAT:
+                # Before it is written, so that no release is earlier.
+                self._sequences.posted(each.delivery.sequence)
         if self._lingering is None:
             self._lingering = asyncio.create_task(self._write_soon())
 
@@ -144,7 +148,13 @@ class Completer:
         written: list[Completion] = []
         ended: list[Completion] = []
         if self._sequences is not None:
-            _release(self._sequences, batch, ends)
+            # A row that is given back, and was cancelled meanwhile, has ended, too.
+            self._sequences.ended(
+                sequence
+                for each in batch
+                if (sequence := each.delivery.sequence) is not None
+                and ends[each.delivery.id].detail not in LIVE_STATES
+            )
         for each in batch:
             delivery, end = each.delivery, ends[each.delivery.id]
             if end.kind == "again":
@@ -194,15 +204,3 @@ class Completer:
             )
         finally:
             self._lingering = None
-
-
-def _release(sequences: Sequences, batch: Sequence[Completion], ends: Mapping[str, End]) -> None:
-    """Let go on what waits for deliveries that have ended; a row that is given back, and was cancelled meanwhile, has ended, too."""
-    ended = []
-    for each in batch:
-        sequence = each.delivery.sequence
-        if sequence is not None and ends[each.delivery.id].detail not in LIVE_STATES:
-            ended.append(sequence)
-            if each.attempted and kind_of(each.delivery.destination) == CHAT:
-                sequences.posted(sequence)
-    sequences.ended(ended)

@@ -11,12 +11,12 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from flowactions_plugin.egress.attempt import CHAT_LIMITED, UNSIGNED, Aborted, Outcome
-from flowactions_plugin.egress.destination import CHAT, HTTP, kind_of
+from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
 from flowactions_plugin.egress.lag import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.origins import CHAT, HTTP, kind_of
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, given_back, without_attempt
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
@@ -274,10 +274,11 @@ class Executor:
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
         self.completer.complete(Completion(delivery, outcome, change))
 
-    def _limit(self, delivery: ClaimedDelivery, delay: float, reason: str) -> None:
-        """Give back a chat message to a channel at its limit, which is an answer, and uses up no attempt."""
-        outcome = Outcome(0, 0, error=reason, arrived=False, failure=CHAT_LIMITED)
-        self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
+    def _postpone(self, delivery: ClaimedDelivery, delay: float, reason: str, failure: str | None) -> None:
+        """Give back a delivery that waits for something that is not of this side; a channel at its limit has answered."""
+        outcome = Outcome(0, 0, error=reason, arrived=False, failure=failure)
+        if failure is not None:
+            self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
         self.completer.complete(Completion(delivery, outcome, Transition("pending", delay), attempted=False))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
@@ -286,7 +287,7 @@ class Executor:
             self.completer.complete(without_attempt(delivery, aborted.reason))
             return
         if aborted.delay is not None:
-            self._limit(delivery, aborted.delay, aborted.reason)
+            self._postpone(delivery, aborted.delay, aborted.reason, aborted.failure)
             return
         key: Hashable = (CHAT, delivery.organization_id) if aborted.cause == CHAT else aborted.cause
         if aborted.cause == "stall":

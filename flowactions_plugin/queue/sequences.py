@@ -86,11 +86,12 @@ class Sequences:
         if self._waiting and self._releasing is None:
             self._releasing = asyncio.create_task(self._release_all())
 
-    def posted(self, sequence: int) -> None:
+    def posted(self, sequence: int | None) -> None:
         """Record that a message of a sequence was posted: the next one is due `CHAT_PACE_SECONDS` later."""
         if len(self._posted) >= MOST_REMEMBERED:
             self._posted.clear()  # then the provider limits them
-        self._posted[sequence] = time.monotonic()
+        if sequence is not None:
+            self._posted[sequence] = time.monotonic()
 
     async def settled(self) -> None:
         """Wait until everything was released that could be."""

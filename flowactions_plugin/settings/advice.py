@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.settings.model import Settings
+
+LONG_TICK: Final = 5.0
+"""Seconds. Queued chat messages of a channel, of which a tick posts one, should not wait for longer ones."""
 
 
 class Advice(NamedTuple):
@@ -32,6 +35,15 @@ def warnings_of(settings: Settings) -> Iterator[Advice]:
         yield Advice(
             f"FLOWACTIONS_EGRESS_ALLOW has {everything}: webhooks may go to every private and local address",
             "list only the networks of receivers that you know",
+        )
+    if (
+        settings.chat_delivery == "queued"
+        and settings.delivery == "scheduled"
+        and settings.tick_seconds > LONG_TICK
+    ):
+        yield Advice(
+            f"a channel gets at most {60 / settings.tick_seconds:.2g} chat messages a minute, because delivery is scheduled",
+            "set FLOWACTIONS_DELIVERY=continuous to post one a second",
         )
     if settings.environment == "production" and (settings.public_url or "").startswith("http:"):
         yield Advice(
