@@ -138,10 +138,19 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def _schema() -> dict[str, Any]:
+QUEUED: Final = {
+    "chatRetryOnFailure": "Off: one attempt. On: up to 4 attempts, 5 to 8 seconds apart.",
+    "chatContinueOnFailure": "Off: the flow stops here when the message cannot be queued.",
+}
+"""What fields mean where messages are queued."""
+
+
+def _schema(*, is_queued: bool) -> dict[str, Any]:
     """Give the config's schema: the choice of target decides which target field is there."""
     schema = config_schema(ChatMessageConfig)
     properties = schema["properties"]
+    for name, said in QUEUED.items() if is_queued else ():
+        properties[name]["description"] = said
     choice = properties["chatActionType"]
     del choice["enum"]
     choice["type"] = "string"
@@ -164,7 +173,7 @@ def node_type(node: ChatMessageNode) -> NodeType:
         description="Post a message to a channel or a person in your chat workspace.",
         category="Integrations",
         icon=ICON,
-        config_schema=_schema(),
+        config_schema=_schema(is_queued=node.is_queued),
         ui_schema=UI_SCHEMA,
         pickers={"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH},
         template_variables=template.VARIABLES,
@@ -202,6 +211,7 @@ class ChatMessageNode:
         self.is_available = isinstance(chat, Chat)
         self._meters = (telemetry or Telemetry()).meters
         self._outbox = outbox
+        self.is_queued = outbox is not None
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Send the message (§7.1), or give what queues it. To send cannot be rolled back, so a deferred one is sent at least once."""

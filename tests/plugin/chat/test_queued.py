@@ -96,9 +96,12 @@ class Queued:
 
 @asynccontextmanager
 async def queued_host(
-    database_url: str, workspaces: Sequence[Workspace] | None = None, **settings: str
+    database_url: str,
+    workspaces: Sequence[Workspace] | None = None,
+    recorded: Recorded | None = None,
+    **settings: str,
 ) -> AsyncIterator[Queued]:
-    async with chat_host(database_url, workspaces, **QUEUED | settings) as run:
+    async with chat_host(database_url, workspaces, recorded, **QUEUED | settings) as run:
         await run.connect()
         run.provider.calls.clear()
         yield Queued(run)
@@ -219,25 +222,12 @@ class TestQueueing:
     async def test_it_is_counted_when_it_has_ended(self, here: str) -> None:
         """By result and target, once each (§6.3)."""
         recorded = Recorded()
-        async with chat_host(here, **QUEUED) as run:  # type: ignore[arg-type]
-            recorded.listen_to(run.host)
-            await run.connect()
-            queued = Queued(run)
-            queued.services._chat_node._meters = recorded_meters(recorded)
+        async with queued_host(here, recorded=recorded) as queued:
             await queued.ended(await queued.message())
             member = {"chatActionType": "dm", "chatUserId": "U000ROBOT"}
             await queued.ended(await queued.message(**member))
             await until(lambda: len(sends(recorded)) == 2)
         assert sends(recorded) == {("channel", "sent"): 1, ("member", "send_failed"): 1}
-
-
-def recorded_meters(recorded: Recorded) -> Any:
-    """Give meters that are open."""
-    from flowactions_plugin.telemetry.telemetry import Telemetry  # noqa: PLC0415
-
-    telemetry = Telemetry(recorded.meters, recorded.tracers)
-    telemetry.__enter__()
-    return telemetry.meters
 
 
 def sends(recorded: Recorded) -> dict[tuple[str, str], float]:
