@@ -1,9 +1,9 @@
-"""Web origins (RFC 6454) and host names (IDNA) in normal forms, so that equal ones are equal text."""
+"""Web origins (RFC 6454) and host names (IDNA) in normal forms, so that equal ones are equal text, and kinds of destinations."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, Literal
 
 import idna
 
@@ -19,6 +19,15 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII | re.IGNORECASE)
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 """The ports of URLs that name none."""
+
+
+CHAT: Final = "chat"
+HTTP: Final = "http"
+
+
+def kind_of(destination: str) -> Literal["chat", "http"]:
+    """Return how a destination, or a URL of it, is reached: ``chat`` through the chat provider, ``http`` by a request of its own."""
+    return CHAT if destination.startswith("chat://") else HTTP
 
 
 def parse_origin(text: str) -> str | None:

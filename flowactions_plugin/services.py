@@ -20,6 +20,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.alerts.queue import NAME, PLUGIN, Alerts, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
+from flowactions_plugin.chat.queued import NOT_CONNECTED, QueuedSender
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import timer
@@ -37,8 +38,11 @@ from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.operations.automatic import AutomaticPauses
+from flowactions_plugin.operations.changes import end_messages
 from flowactions_plugin.operations.engine import acting
 from flowactions_plugin.operations.retention import Retention, prune_actions, prune_audit
+from flowactions_plugin.origins import CHAT
+from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.prepared import OwnWebhooks
 from flowactions_plugin.queue.rules import Timing, timing_of
@@ -110,6 +114,9 @@ class Services:
         self._opened_at = timer()
         self._is_running = False
 
+        # Chat, or the error that says which setting is missing.
+        self._chat = build_chat(settings, database, actions.prefix, self._end_messages)
+
         # Deliveries, and what watches them. What finds alerts is made before what queues them.
         self._alerts: Alerts | None = None
         alerted = host.delivery_alert if provides(host, "delivery_alert") else None
@@ -125,6 +132,8 @@ class Services:
             self._secret_source,
             observer=self._monitor,
             telemetry=telemetry,
+            others={CHAT: QueuedSender(self._chat, database.clock).send},
+            ended=self._ended,
         )
         self._outbox = self._delivery.outbox
         self._automatic = AutomaticPauses(database, settings.auto_pause, self._monitor.tell)
@@ -133,17 +142,16 @@ class Services:
         self._health = Health(database, lambda: self._is_running)
         self._insights = Insights(database, settings, lambda: int((timer() - self._opened_at) * 1000))
 
-        # Chat, or the error that says which setting is missing.
-        self._chat = build_chat(settings, database, actions.prefix)
-
         # Logic actions.
         self._calls = CallStore(database)
         self._logic = LogicActions(host, self._outbox, self._calls)
         self.logic_action_types = [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
 
         # Nodes (§1.1). The types of all plugins are known when all are loaded.
+        queue = self._outbox if settings.chat_delivery == "queued" else None
+        self._chat_node = chat_message.ChatMessageNode(self._chat, telemetry, queue)
         self.node_types: Sequence[NodeType] = (
-            chat_message.node_type(chat_message.ChatMessageNode(self._chat, telemetry)),
+            chat_message.node_type(self._chat_node),
             webhook.node_type(webhook.WebhookNode(self._outbox, self._delivery.guard), settings),
         )
         self._deferred = DeferredStore(database, lambda: actions.node_types)
@@ -192,13 +200,25 @@ class Services:
             health=self._health,
         )
 
+    def _ended(self, completions: Sequence[Completion]) -> None:
+        """Tell of queued chat messages that have ended."""
+        self._chat_node.ended(completions)
+
+    async def _end_messages(self, organization_id: str, connection: Transaction) -> None:
+        """End an organization's queued chat messages: its connection is removed."""
+        for row in await end_messages(self._database, connection, organization_id, NOT_CONNECTED):
+            ended = partial(
+                self._chat_node.message_ended, row.node_id, organization_id, row.body, NOT_CONNECTED
+            )
+            self._database.transactions.after_commit(connection, ended)
+
     async def _organization_deleted(
         self, organization_id: str, connection: Transaction
     ) -> Callable[[], Awaitable[None]] | None:
         """Delete an organization's chat connection; return what is called after the commit."""
         if isinstance(self._chat, NotConfigured):
             # A connection that was made when chat was configured is deleted all the same; its token cannot be revoked without the settings.
-            await ConnectionStore(self._database).pop(organization_id, connection)
+            await ConnectionStore(self._database, self._end_messages).pop(organization_id, connection)
             return None
         return await self._chat.connections.organization_deleted(organization_id, connection)
 

@@ -17,6 +17,7 @@ from flowactions_conformance.chat_provider.oauth import CLIENT_ID, CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Agent, DashboardPrincipal, FlowActions, Node, NodeResult
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
+from tests.telemetry import Recorded
 
 JSON = (("content-type", "application/json;charset=utf-8"),)
 CALLBACK = "http://host/integrations/chat/callback"
@@ -104,12 +105,17 @@ def chat_settings(database_url: str, provider_url: str, **settings: str) -> dict
 
 @asynccontextmanager
 async def chat_host(
-    database_url: str, workspaces: Sequence[Workspace] | None = None, **settings: str
+    database_url: str,
+    workspaces: Sequence[Workspace] | None = None,
+    recorded: Recorded | None = None,
+    **settings: str,
 ) -> AsyncIterator[ChatHost]:
-    """Run a host, and a provider with two workspaces when none are given."""
+    """Run a host, and a provider with two workspaces when none are given; what it measures is recorded."""
     provider = FakeChatProvider(workspaces or [sample_workspace(), sample_workspace("Globex", "T00GLOBEX")])
     async with serve(provider.app) as url:
         host = SmallHost(chat_settings(database_url, url, **settings))
+        if recorded is not None:
+            recorded.listen_to(host)
         host.agents = [Agent(id="a1", name="Support", organization_id="acme")]
         actions = FlowActions.load(host)
         async with actions.lifespan():

@@ -27,6 +27,22 @@ TRANSIENT: Final = THROTTLING | frozenset(
 REVOKED: Final = frozenset({"invalid_auth", "account_inactive", "token_revoked", "token_expired"})
 """Codes of a token that no longer works; not ``not_authed``: a token is sent with each call."""
 
+OF_ONE: Final = frozenset(
+    {
+        "not_in_channel",
+        "channel_not_found",
+        "is_archived",
+        "restricted_action",
+        "cannot_dm_bot",
+        "user_not_found",
+        "user_not_visible",
+        "user_disabled",
+        "no_text",
+        "msg_too_long",
+    }
+)
+"""Codes of a refusal that concerns one channel, member or message: others of the workspace may still be posted."""
+
 UNREADABLE_ANSWER: Final = "unreadable_answer"
 """The code of a 2xx that is not in the provider's form. No call is repeated after it, for it may have succeeded."""
 
@@ -121,6 +137,7 @@ class ChatRefused(FlowActionsError):
         detail: a short explanation for the log; empty when the code is enough.
         transient: whether the same call may succeed later.
         throttled: whether the provider asks for fewer calls.
+        of_one: whether it concerns one channel, member or message, and not the workspace.
     """
 
     def __init__(
@@ -133,6 +150,7 @@ class ChatRefused(FlowActionsError):
         self.detail = detail
         self.transient = _known(code) not in PERMANENT
         self.throttled = code in THROTTLING
+        self.of_one = _known(code) in OF_ONE
 
 
 class AnswerTooLarge(ChatRefused):

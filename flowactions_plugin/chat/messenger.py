@@ -68,6 +68,7 @@ class Messenger:
         retry: bool = False,
         until: float | None = None,
         origin: Origin = TEST,
+        waits: bool = False,
     ) -> str:
         """Post a message (mrkdwn); return its timestamp.
 
@@ -79,6 +80,7 @@ class Messenger:
             retry: whether to repeat attempts that failed for a transient reason.
             until: a time of the event loop's clock at which sending ends; ``None``: in six seconds.
             origin: what the message comes from, for the connection's last error.
+            waits: whether the message waits for a channel at its limit, which then is no error.
 
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
@@ -94,7 +96,9 @@ class Messenger:
             sending = self._turns.attempts(attempt, (stored.team_id, target), ends if retry else None)
             return await self._calls.make(stored, ends, sending, uses)
         except Exception as exc:
-            self._calls.record_failure(stored, exc.code if isinstance(exc, ChatRefused) else UNEXPECTED, origin)
+            if not (waits and isinstance(exc, ChatRefused) and exc.throttled):
+                code = exc.code if isinstance(exc, ChatRefused) else UNEXPECTED
+                self._calls.record_failure(stored, code, origin)
             raise
 
     async def send_test(self, organization_id: str, text: str) -> str:

@@ -13,7 +13,7 @@ from flowactions_plugin.chat.directory import Directory
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
 from flowactions_plugin.chat.provider import SlackProvider
-from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.store import ConnectionStore, Removed
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
@@ -48,7 +48,9 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
     return key_ring(settings.encryption_keys, directory if settings.environment == "development" else None)
 
 
-def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:
+def build_chat(
+    settings: Settings, database: Database, prefix: str = "", removed: Removed | None = None
+) -> Chat | NotConfigured:
     """Return the chat part, or an error that names the missing or wrong setting, without which all else works (§5.5)."""
     if settings.chat_bot_token is not None and settings.environment != "development":
         return NotConfigured(
@@ -66,7 +68,7 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
     provider = SlackProvider(
         settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
-    store = ConnectionStore(database)
+    store = ConnectionStore(database, removed)
     connections = Connections(store, provider, keys, database.clock, settings.chat_bot_token)
     calls = ProviderCalls(store, connections.verify)
     callback_url = routes_url(settings.public_url, prefix) + CALLBACK_PATH

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
@@ -108,11 +108,21 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
         return stored.installed_at // 1000 <= self.at
 
 
-class ConnectionStore:
-    """The chat connections of one database, and the started OAuth flows."""
+Removed: TypeAlias = Callable[[str, Transaction], Awaitable[None]]
+"""Ends what waits for an organization's connection, in the transaction that removes it."""
 
-    def __init__(self, database: Database) -> None:
+
+class ConnectionStore:
+    """The chat connections of one database, and the started OAuth flows.
+
+    Args:
+        database: where.
+        removed: is called when a connection is removed; ``None``: nothing waits for it.
+    """
+
+    def __init__(self, database: Database, removed: Removed | None = None) -> None:
         self._database = database
+        self._removed = removed
 
     async def get(self, organization_id: str) -> StoredConnection | None:
         """Return an organization's connection; ``None`` when it has none."""
@@ -319,6 +329,8 @@ class ConnectionStore:
         async with self._database.write(transaction) as opened:
             await self._check_seen(organization_id, seen, opened)
             row = (await opened.execute(deleted)).one_or_none()
+            if row is not None and self._removed is not None:
+                await self._removed(organization_id, opened)
         return None if row is None else _stored(row)
 
     async def start_flow(self, flow: OAuthFlow, lifetime_ms: int) -> None:

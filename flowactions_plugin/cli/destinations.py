@@ -11,7 +11,7 @@ from flowactions_plugin.cli.context import CommandContext, actor
 from flowactions_plugin.cli.frame import DONE
 from flowactions_plugin.cli.output import hint, line, table
 from flowactions_plugin.clock import moment
-from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.destination import destination_of
 from flowactions_plugin.errors import CannotRun, EgressRefused
 from flowactions_plugin.insights.results import DestinationState, Pause
 from flowactions_plugin.log_text import span
@@ -102,7 +102,7 @@ async def change(
 ) -> int:
     """Pause or resume a destination."""
     try:
-        key = parse_destination(destination).key
+        key = destination_of(destination)
     except EgressRefused as exc:
         raise CannotRun(f"this is no destination: {exc}") from None
     call = context.operations.pause if what == "pause" else context.operations.resume

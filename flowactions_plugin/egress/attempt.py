@@ -35,6 +35,11 @@ DEADLINE_SECONDS: Final = 10.0
 
 RESPONSE_KEPT_BYTES: Final = 2048
 
+CHAT_LIMITED: Final = "chat_limited"
+CHAT_REFUSED: Final = "chat_refused"
+CHAT_UNREACHABLE: Final = "chat_unreachable"
+"""Kinds of failure of chat messages, for which no HTTP status stands."""
+
 CLOSED_KEPT: Final = "the other side closed a kept connection without an answer"
 LOST_KEPT: Final = "nothing acknowledged the request on a kept connection for three seconds"
 SENT_AGAIN: Final = "sent again on a fresh connection"
@@ -161,6 +166,9 @@ class Outcome(msgspec.Struct, frozen=True):
         phases: phase → seconds; ``None`` where they are not measured.
         notes: the texts of `NOTES` that apply.
         stalled_ms: for how long of the duration this process stood still.
+        arrived: whether it has arrived; ``None``: the status code says it, as of each request.
+        failure: the kind of failure; ``None``: by the status code and the error.
+        of_one: whether the failure is of this one delivery, and says nothing about its destination.
     """
 
     started_at: int
@@ -173,6 +181,20 @@ class Outcome(msgspec.Struct, frozen=True):
     phases: Mapping[str, float] | None = None
     notes: tuple[str, ...] = ()
     stalled_ms: int = 0
+    arrived: bool | None = None
+    failure: str | None = None
+    of_one: bool = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the other side has answered."""
+        return self.status_code is not None or (self.arrived is not None and self.failure != CHAT_UNREACHABLE)
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether it has arrived (§4.5)."""
+        by_status = self.status_code is not None and 200 <= self.status_code < 300 and self.error is None
+        return by_status if self.arrived is None else self.arrived
 
 
 class Aborted(NamedTuple):
@@ -184,12 +206,18 @@ class Aborted(NamedTuple):
         waits: whether the row waits for the host to be mended, at a growing interval; otherwise it is due again after
             a few seconds.
         detail: more of it, for the log alone.
+        delay: seconds until it is due again, because of something that is neither of this side nor an attempt; ``None``: it is.
+        failure: what that is: a kind of failure; ``None``: the row waits.
+        ends: whether the delivery ends without an attempt.
     """
 
-    cause: Literal["stall", "resources", "host", "proxy", "tunnel", "stopped", "defect"]
+    cause: Literal["stall", "resources", "host", "proxy", "tunnel", "stopped", "defect", "chat"]
     reason: str
     waits: bool = False
     detail: str = ""
+    delay: float | None = None
+    failure: str | None = None
+    ends: bool = False
 
 
 class Transport(Protocol):

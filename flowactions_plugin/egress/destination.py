@@ -9,7 +9,15 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.origins import DEFAULT_PORTS, NOT_IN_URL, is_host_name, is_number, to_a_labels
+from flowactions_plugin.origins import (
+    DEFAULT_PORTS,
+    HTTP,
+    NOT_IN_URL,
+    is_host_name,
+    is_number,
+    kind_of,
+    to_a_labels,
+)
 
 MAX_URL_LENGTH: Final = 2048
 
@@ -37,6 +45,20 @@ class Destination(NamedTuple):
     target: str
     key: str
     authority: str
+
+
+def destination_of(text: str) -> str:
+    """Return the destination that a person names by itself or by a URL: scheme, host and port, or ``chat://`` and a workspace.
+
+    Raises:
+        EgressRefused: it names none.
+    """
+    if kind_of(text) == HTTP:
+        return parse_destination(text).key
+    workspace = text.removeprefix("chat://").partition("/")[0]
+    if not re.fullmatch(r"[A-Za-z0-9%_.~-]{1,765}", workspace):
+        raise EgressRefused("The id of the chat workspace is missing or malformed.")
+    return f"chat://{workspace}"
 
 
 def parse_destination(url: str) -> Destination:

@@ -7,6 +7,8 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
+from flowactions_plugin.origins import CHAT, kind_of
+
 MASK: Final = "…"
 
 CREDENTIAL_PARTS: Final = (
@@ -84,7 +86,9 @@ def masked_header(name: str, value: str) -> str:
 
 
 def masked_url(url: str) -> str:
-    """Return a URL with `MASK` in place of what may be a credential: in its path, and as values of its query."""
+    """Return a URL with `MASK` in place of what may be a credential: in its path, and as values of its query. An id of chat is none."""
+    if kind_of(url) == CHAT:
+        return url
     address, separator, query = url.partition("?")
     known = _SECRET_PATH.match(address)
     if known is not None:

@@ -23,7 +23,18 @@ STATES: Final = (*LIVE_STATES, "delivered", "dead", "waiting", "due", "behind")
 STORED: Final = {"waiting": LIVE_STATES, "due": LIVE_STATES, "behind": ("pending",)}
 """State → the stored ones that it is of, unless it is stored itself."""
 
-ERRORS: Final = ("timeout", "network", "refused", "not_sent", "waits", "cancelled", "other")
+ERRORS: Final = (
+    "timeout",
+    "network",
+    "refused",
+    "chat_refused",
+    "chat_limited",
+    "chat_unreachable",
+    "not_sent",
+    "waits",
+    "cancelled",
+    "other",
+)
 """Kinds of failure beside ``http_4xx`` and the like (decision 33)."""
 
 MOST_IDS: Final = 1000
@@ -68,9 +79,9 @@ def _code(value: str, _clock: Clock) -> int:
 
 
 def _destination(value: str, _clock: Clock) -> str:
-    from flowactions_plugin.egress.destination import parse_destination  # noqa: PLC0415  commands are declared without it
+    from flowactions_plugin.egress.destination import destination_of  # noqa: PLC0415  commands are declared without it
 
-    return parse_destination(value if "://" in value else f"https://{value}").key
+    return destination_of(value if "://" in value else f"https://{value}")
 
 
 def _id(value: str, _clock: Clock) -> str:

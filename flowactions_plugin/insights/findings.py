@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final, get_args
 
+from flowactions_plugin.egress.attempt import CHAT_LIMITED
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED
 from flowactions_plugin.insights.curl import quoted
 from flowactions_plugin.insights.facts import (
@@ -37,6 +38,7 @@ from flowactions_plugin.insights.results import (
     Worst,
 )
 from flowactions_plugin.log_text import plural, printable
+from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
 from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -613,10 +615,19 @@ def _waits(row: DeliveryDetail, pause: Pause | None, now: int, due: int, holder:
             f"Its destination was paused for {whose} by {pause.paused_by} at {moment(pause.paused_at)}{why}: "
             "it waits, without using up an attempt, until the destination is resumed."
         )
+    return _pauses(row, now, due, attempt)
+
+
+def _pauses(row: DeliveryDetail, now: int, due: int, attempt: str) -> str | None:
+    """Return why a delivery is due later; ``None``: it is due."""
+    is_chat, again = kind_of(row.destination) == CHAT, f"it is tried again in {about(max(1000, due - now))}"
     if row.waiting_since is not None:
         what = "egress proxy" if (row.last_error or "").startswith(PROXY_FAILED) else "host"
-        again = "it is tried again" if due <= now else f"it is tried again in {about(max(1000, due - now))}"
+        what = "chat settings of a worker" if is_chat else what
+        again = again if due > now else "it is tried again"
         return f"It waits for the {what} since {moment(row.waiting_since)}, and {again}: {_sentence(row.last_error)}"
+    if due > now and is_chat and row.error_class in {"waits", CHAT_LIMITED}:
+        return f"It waits, without using up an attempt, and {again}: {_sentence(row.last_error)}"
     if due > now:
         status = "" if row.last_status_code is None else f" ({row.last_status_code})"
         last = "" if row.error_class is None else f"; the last one failed: {row.error_class}{status}"

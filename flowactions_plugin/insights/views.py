@@ -25,6 +25,7 @@ from flowactions_plugin.insights.results import (
     Pause,
 )
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.origins import CHAT, HTTP, kind_of
 from flowactions_plugin.queue.rules import FINISHED
 from flowactions_plugin.storage.schema import BEHIND_MS
 from flowactions_plugin.watch.statistics import answered
@@ -44,6 +45,9 @@ _NEVER_CONNECTED: Final = re.compile(
     r"|Requests to .{1,300} are not allowed|The URL "
 )
 _ANSWERED: Final = re.compile(r".{1,300} broke its answer off|what .{1,300} answered is not HTTP")
+
+UNANSWERED: Final = ("unreachable:", "maybe_posted:")
+"""How errors of chat messages begin that may have been posted."""
 
 AHEAD_MS: Final = 1000
 """An attempt that began so long after its end is remarked on; clocks that are synchronized differ by less."""
@@ -148,7 +152,7 @@ def _attempt(
         response="" if THROUGH_PROXY in notes and not for_operators else _shown(stored.response or b""),
         phases=phases,
         note=note,
-        certainty=certainty(stored.status_code, error, note),
+        certainty=certainty(stored.status_code, error, note, kind_of(row.destination)),
         worker=worker,
         remark=after_the_end(stored.started_at, end, worker, has_ended=row.finished_at is not None),
     )
@@ -205,12 +209,14 @@ def _shown(value: bytes) -> str:
     return bytes(value).decode("utf-8", "replace")
 
 
-def certainty(status_code: int | None, error: str | None, note: str | None) -> Certainty:
+def certainty(status_code: int | None, error: str | None, note: str | None, kind: str = HTTP) -> Certainty:
     """Return whether the receiver can have had an attempt, from its answer, its error and its note.
 
     A timeout is not a failure of the receiver's: it may have done what the webhook asked for. Where the reason says
     nothing of how far the request has got, it may have left.
     """
+    if kind == CHAT:
+        return "sent, no answer" if (error or "").startswith(UNANSWERED) else "answered"
     if THROUGH_PROXY in (note or ""):
         return "answered through the proxy"
     if status_code is not None or _ANSWERED.match(error or ""):

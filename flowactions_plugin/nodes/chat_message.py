@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -13,15 +13,19 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from flowactions_hookspecs import (
+    ChatNodeOrigin,
     ConfigProblem,
+    InTransaction,
     Node,
     NodeDraft,
     NodeResult,
     NodeType,
+    OutboundWebhook,
     Preview,
     Walk,
     config_schema,
 )
+from flowactions_plugin.chat import queued
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.directory import NOT_CHECKED
@@ -38,12 +42,21 @@ from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes import faults, template
 from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.origins import CHAT, kind_of
+from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.enqueue import Outbox, is_test
+from flowactions_plugin.queue.prepared import PreparedDelivery
+from flowactions_plugin.queue.rules import FINISHED, NewDelivery
+from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.outages import answer_to
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
 
 NAME: Final = "chat_message"
+EVENT_TYPE: Final = "experience.flow_node.chat_message"
+ATTEMPTS_WITH_RETRY: Final = 4
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
 NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
@@ -125,10 +138,19 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def _schema() -> dict[str, Any]:
+QUEUED: Final = {
+    "chatRetryOnFailure": "Off: one attempt. On: up to 4 attempts, 5 to 8 seconds apart.",
+    "chatContinueOnFailure": "Off: the flow stops here when the message cannot be queued.",
+}
+"""What fields mean where messages are queued."""
+
+
+def _schema(*, is_queued: bool) -> dict[str, Any]:
     """Give the config's schema: the choice of target decides which target field is there."""
     schema = config_schema(ChatMessageConfig)
     properties = schema["properties"]
+    for name, said in QUEUED.items() if is_queued else ():
+        properties[name]["description"] = said
     choice = properties["chatActionType"]
     del choice["enum"]
     choice["type"] = "string"
@@ -151,7 +173,7 @@ def node_type(node: ChatMessageNode) -> NodeType:
         description="Post a message to a channel or a person in your chat workspace.",
         category="Integrations",
         icon=ICON,
-        config_schema=_schema(),
+        config_schema=_schema(is_queued=node.is_queued),
         ui_schema=UI_SCHEMA,
         pickers={"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH},
         template_variables=template.VARIABLES,
@@ -182,31 +204,99 @@ class ChatMessageNode:
         telemetry: counts messages; ``None``: nothing does.
     """
 
-    def __init__(self, chat: Chat | NotConfigured, telemetry: Telemetry | None = None) -> None:
+    def __init__(
+        self, chat: Chat | NotConfigured, telemetry: Telemetry | None = None, outbox: Outbox | None = None
+    ) -> None:
         self._chat = chat
         self.is_available = isinstance(chat, Chat)
         self._meters = (telemetry or Telemetry()).meters
+        self._outbox = outbox
+        self.is_queued = outbox is not None
 
-    async def reach(self, walk: Walk, node: Node) -> NodeResult:
-        """Send the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
+    async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
+        """Send the message (§7.1), or give what queues it. To send cannot be rolled back, so a deferred one is sent at least once."""
         config, _ = read_config(ChatMessageConfig, node.config)
         try:
-            failure = await self._send(walk, node, config, seconds_from_now(SEND_SECONDS))
+            done = await self._send(walk, node, config, seconds_from_now(SEND_SECONDS))
         except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
             # Without the message and the traceback, which may hold what was sent.
-            failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
-        if failure is None:
-            log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
-            is_cut = template.is_chat_message_cut(config.chat_message_text, template.variables_of(walk))
-            result = NodeResult(node_id=node.id, status="sent", message=MESSAGE_CUT if is_cut else None)
-        else:
-            result = _failed(walk, node, config, failure)
-        target = "member" if config.to_member else "channel"
-        self._meters.count(names.CHAT_SENDS, target=target, result=result.reason or result.status)
-        return result
+            done = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
+        if isinstance(done, QueuedMessage):
+            return InTransaction(done.write)
+        if done is not None:
+            return self._failed(walk, node, config, done)
+        log_sent(node.id)
+        self._count("sent", to_member=config.to_member)
+        return NodeResult(node_id=node.id, status="sent", message=_note(walk, config))
 
-    async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> _NotSent | None:
-        """Send a message, until a moment of the event loop's clock, the database included."""
+    def _failed(self, walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
+        """Log and count a message that was not sent, and give the node's result."""
+        log_not_sent(node.id, walk.organization_id, failure)
+        self._count(failure.reason, to_member=config.to_member)
+        halts = not config.chat_continue_on_failure
+        return NodeResult(
+            node_id=node.id, status="failed", reason=failure.reason, message=failure.advice, halt=halts
+        )
+
+    def _count(self, result: str, *, to_member: bool) -> None:
+        self._meters.count(names.CHAT_SENDS, target="member" if to_member else "channel", result=result)
+
+    def ended(self, completions: Sequence[Completion]) -> None:
+        """Log and count queued messages that were posted or given up (§6.3)."""
+        for each in completions:
+            delivery, outcome = each.delivery, each.outcome
+            if kind_of(delivery.destination) == CHAT and each.change.status in FINISHED:
+                error = None if each.change.status == "delivered" else outcome.error or ""
+                node_id = getattr(delivery.origin, "node_id", "")
+                self.message_ended(node_id, delivery.organization_id, delivery.body, error)
+
+    def message_ended(self, node_id: str, organization_id: str, body: bytes | None, error: str | None) -> None:
+        """Log and count the end of a queued message; the error is ``None`` if it was posted."""
+        if error is None:
+            log_sent(node_id)
+        else:
+            reason = "not_connected" if error.startswith("not_connected:") else "send_failed"
+            log_not_sent(node_id, organization_id, _NotSent(reason, error))
+        result = "sent" if error is None else reason
+        self._count(result, to_member=queued.is_to_member(body))
+
+    def _queued(
+        self, outbox: Outbox, walk: Walk, node: Node, config: ChatMessageConfig, team_id: str, text: str
+    ) -> _NotSent | QueuedMessage:
+        """Make the delivery of a message."""
+        if (url := queued.url_of(team_id, config.target)) is None:
+            code = "user_not_found" if config.to_member else "channel_not_found"
+            return _NotSent("send_failed", advice(code), code)
+        entity = msgspec.json.encode((walk.organization_id, walk.flow_id, walk.run_id, node.id, walk.visit))
+        delivery = outbox.new_message(
+            OutboundWebhook(
+                organization_id=walk.organization_id,
+                agent_id=walk.agent_id,
+                origin=ChatNodeOrigin(
+                    organization_id=walk.organization_id,
+                    agent_id=walk.agent_id,
+                    flow_id=walk.flow_id,
+                    node_id=node.id,
+                ),
+                event_type=EVENT_TYPE,
+                entity=entity.decode(),
+                url=url,
+                body=msgspec.json.encode(queued.Message(text, config.to_member)),
+                max_attempts=ATTEMPTS_WITH_RETRY if config.chat_retry_on_failure else 1,
+                order_key=config.target,
+            )
+        )
+
+        def failed(exc: StorageUnavailable) -> NodeResult:
+            outbox.count_refusal(exc)
+            return self._failed(walk, node, config, _NotSent("send_failed", answer_to(exc), str(exc)))
+
+        return QueuedMessage(outbox, delivery, _note(walk, config), failed)
+
+    async def _send(
+        self, walk: Walk, node: Node, config: ChatMessageConfig, until: float
+    ) -> _NotSent | QueuedMessage | None:
+        """Send a message, until a moment of the event loop's clock, the database included; or make what queues it."""
         messenger = self._chat.messenger if isinstance(self._chat, Chat) else None
         try:
             stored = None if messenger is None else await messenger.connection_of(walk.organization_id, until)
@@ -221,6 +311,8 @@ class ChatMessageNode:
         text = template.chat_message(config.chat_message_text, template.variables_of(walk))
         for error in refusals(config, text):
             return _NotSent(error.code, error.message)
+        if self._outbox is not None and not is_test():
+            return self._queued(self._outbox, walk, node, config, stored.team_id, text)
         try:
             await messenger.send(
                 stored,
@@ -315,22 +407,59 @@ def problems(
     return faults.bounded(found)
 
 
-def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
-    """Log a message that was not sent, and give the node's result."""
+class QueuedMessage(PreparedDelivery):
+    """A message that is written to the outbox.
+
+    Args:
+        outbox: takes it in.
+        delivery: what is written.
+        note: for the flow's author; ``None``: none.
+        failed: gives the node's result when it could not be written.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        delivery: NewDelivery,
+        note: str | None,
+        failed: Callable[[StorageUnavailable], NodeResult],
+    ) -> None:
+        super().__init__(outbox, delivery)
+        self._note = note
+        self._failed = failed
+
+    async def write(self, transaction: Transaction | None) -> NodeResult:
+        """Write the message, as `PreparedDelivery.write` does."""
+        return replace(await super().write(transaction), message=self._note)
+
+    def not_written(self, exc: StorageUnavailable) -> NodeResult:
+        """Return that it was not sent (§7.1)."""
+        return self._failed(exc)
+
+
+def _note(walk: Walk, config: ChatMessageConfig) -> str | None:
+    is_cut = template.is_chat_message_cut(config.chat_message_text, template.variables_of(walk))
+    return MESSAGE_CUT if is_cut else None
+
+
+def log_sent(node_id: str) -> None:
+    """Log that a message was posted, in the words of §6.3."""
+    log.info("chat_message node %s sent", printable(node_id), extra={"event": "chat_message.sent"})
+
+
+def log_not_sent(node_id: str, organization_id: str, failure: _NotSent) -> None:
+    """Log a message that was not sent: the exact line of §6.3, and what helps to mend it in a line of its own."""
     reason, said, code, for_operators = failure
-    node_id, whose = printable(node.id), printable(walk.organization_id)
-    # The exact lines of §6.3. What helps to mend it stands in a line of its own.
-    log.warning("chat_message node %s not sent: %s", node_id, reason, extra={"event": "chat_message.not_sent"})
+    shown, whose = printable(node_id), printable(organization_id)
+    log.warning("chat_message node %s not sent: %s", shown, reason, extra={"event": "chat_message.not_sent"})
     log.warning(
         "chat_message node %s of organization %s: %s: %s",
-        node_id,
+        shown,
         whose,
         code or reason,
         for_operators or said,
         extra={"event": "chat_message.not_sent_because"},
     )
-    halts = not config.chat_continue_on_failure
-    return NodeResult(node_id=node.id, status="failed", reason=reason, message=said, halt=halts)
 
 
 def _place(exc: Exception) -> str:

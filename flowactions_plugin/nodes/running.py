@@ -28,7 +28,7 @@ from flowactions_plugin.host_answers import saved_node
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.store import DeferredStore, Record
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
-from flowactions_plugin.queue.prepared import PreparedDelivery, result_of
+from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import is_outage
 from flowactions_plugin.storage.waiting import repeated
@@ -69,10 +69,15 @@ class NodeRunner:
         # To resolve a name took some of the walk's time.
         async with self._database.answering(-min(RESOLVE_SECONDS, timer() - began)):
             delivery = _delivery(action)
-            if transaction is None and delivery is not None:
-                # By itself in its transaction: in fewer round trips than a transaction that others share.
-                return _named(result_of(await delivery.enqueue(None)), node)
-            return await self._commit(node_type, node, action, transaction)
+            try:
+                if transaction is None and delivery is not None:
+                    # By itself in its transaction: in fewer round trips than a transaction that others share.
+                    return _named(await delivery.write(None), node)
+                return await self._commit(node_type, node, action, transaction)
+            except StorageUnavailable as exc:
+                if delivery is None or (result := delivery.not_written(exc)) is None:
+                    raise
+                return _named(result, node)
 
     async def run_record(
         self, node_type: NodeType, record: Record, transaction: Transaction | None, results: list[NodeResult]

@@ -36,9 +36,9 @@ from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, MAY_BE_SENT
-from flowactions_plugin.queue.rules import HELD_SECONDS
+from flowactions_plugin.queue.rules import CHAT_HOURS, HELD_SECONDS
 from flowactions_plugin.queue.sequences import release
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import BEHIND_MS, LIVE, UNDELIVERED, attempts, outbox
 from flowactions_plugin.storage.waiting import repeated
@@ -93,6 +93,7 @@ def requeueing(
             updated_at=now,
             finished_at=null(),
             action_id=action_id,
+            expires_at=case((outbox.c.expires_at.is_not(None), now + CHAT_HOURS * 3_600_000), else_=null()),
         )
     )
     if reset_attempts:
@@ -123,6 +124,24 @@ def ending(
         )
         .returning(outbox.c.id, outbox.c.attempts, outbox.c.claimed_by.is_not(None).label("claimed"))
     )
+
+
+async def end_messages(
+    database: Database, transaction: Transaction, organization_id: str, reason: str
+) -> Sequence[Row[Any]]:
+    """End an organization's chat messages that wait; return their nodes and bodies.
+
+    What is being written just now is passed over: its worker finds that there is no connection any more.
+    """
+    waiting = select(outbox.c.id).where(
+        outbox.c.organization_id == organization_id,
+        outbox.c.expires_at.is_not(None),
+        outbox.c.claimed_by.is_(None),
+        *changeable("cancel"),
+    )
+    waiting = waiting.order_by(outbox.c.id).with_for_update(skip_locked=True)
+    ended = ending(database, outbox.c.id.in_(waiting), reason).returning(outbox.c.node_id, outbox.c.body)
+    return (await transaction.execute(ended)).all()
 
 
 def deleting(rows: ColumnElement[bool]) -> tuple[Delete, Delete]:

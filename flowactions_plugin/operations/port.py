@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Row, Select, Update, delete, null, select,
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.destination import destination_of
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, EgressRefused, TooManyPauses
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Action, Kind
@@ -369,6 +369,6 @@ def _at(organization_id: str, destination: str) -> tuple[ColumnElement[bool], ..
 def _target(scope: Scope, destination: str) -> tuple[str, str]:
     """Return the organization, or all of them, and the destination that a pause is for."""
     try:
-        return scope.organization_id or EVERY_ORGANIZATION, parse_destination(destination).key
+        return scope.organization_id or EVERY_ORGANIZATION, destination_of(destination)
     except EgressRefused as exc:
         raise ActionInvalid(f"This is no destination: {exc}") from None

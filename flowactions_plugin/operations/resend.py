@@ -9,14 +9,16 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import String, select
+from sqlalchemy import String, and_, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.insights.standing import of_scope
 from flowactions_plugin.insights.views import RESENT_FROM
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.database import Database
@@ -44,6 +46,8 @@ _COPIED: Final = (
 """What a new row has of the delivered one. Its origin is the same, too, and names that row."""
 
 DELIVERED: Final = outbox.c.status == inline("delivered")
+RESENDABLE: Final = and_(DELIVERED, outbox.c.expires_at.is_(None))
+"""Rows that can be sent again: a chat message cannot, since nothing at the provider tells the second from the first."""
 
 
 def origin_naming(source_id: str, origin: Any) -> str | None:
@@ -76,7 +80,7 @@ def send_again(
     """
     given = database.sql.values_table("given", id=String)
     columns = (outbox.c[name] for name in ("id", "origin", *_COPIED))
-    found = select(*columns).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
+    found = select(*columns).where(outbox.c.id.in_(select(given.c.id)), RESENDABLE)
     asked = database.sql.json_rows([{"id": each} for each in ids])
     items: list[Item] = []
     for row in connection.execute(found, {"given": asked}).mappings():
@@ -100,7 +104,9 @@ async def send_one_again(
     once: KeyUse | None = None,
 ) -> str | None:
     """Send one delivered row again, and write it to the audit in the same transaction; see `Operations.one`."""
-    found = select(outbox.c.organization_id).where(outbox.c.id == row_id, DELIVERED, *of_scope(outbox, scope))
+    found = select(outbox.c.organization_id, outbox.c.destination).where(
+        outbox.c.id == row_id, DELIVERED, *of_scope(outbox, scope)
+    )
 
     def copy(connection: Connection, organization: Any) -> str | None:
         copies = send_again(database, connection, [row_id], once=once)
@@ -119,4 +125,6 @@ async def send_one_again(
     async with database.write() as connection:
         # Calls with the same key wait here for each other: the key belongs to this row.
         row = (await connection.execute(found.with_for_update())).one_or_none()
+        if row is not None and kind_of(row.destination) == CHAT:
+            raise ActionInvalid("A chat message is not sent again: the person would get it twice.")
         return None if row is None else await connection.run_sync(copy, row.organization_id)

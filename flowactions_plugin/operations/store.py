@@ -16,7 +16,7 @@ from flowactions_plugin.insights.search import counted, id_bounds
 from flowactions_plugin.insights.standing import of_scope, top
 from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Selection, Share, names_rows
 from flowactions_plugin.operations.changes import changeable, deleting, ending, requeueing
-from flowactions_plugin.operations.resend import DELIVERED, send_again
+from flowactions_plugin.operations.resend import RESENDABLE, send_again
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import NOBODY, Actor, Scope
 from flowactions_plugin.queue.keys import FirstUse, KeyUse
@@ -240,7 +240,7 @@ class ActionStore:
         if selection.organization_id is not None:
             found.append(outbox.c.organization_id == selection.organization_id)
         if selection.kind == "resend":
-            return [DELIVERED, outbox.c.finished_at <= inline(selection.as_of), *_bounds(selection), *found]
+            return [RESENDABLE, outbox.c.finished_at <= inline(selection.as_of), *_bounds(selection), *found]
         if selection.kind != "cancel":
             return [*changeable("delete"), outbox.c.finished_at <= inline(selection.as_of), *found]
         return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), *found]

@@ -108,6 +108,10 @@ def steps(created_at: str | None, attempts: Sequence[Attempt]) -> list[Step]:
     for each in attempts:
         start = None if each.started_at is None else datetime.fromisoformat(each.started_at)
         waited = None if start is None or before is None else max(0, round((start - before) / unit))
-        found.append(Step(each, waited, each.error is None and 200 <= (each.status_code or 0) < 300))
+        found.append(
+            Step(
+                each, waited, each.error is None and (each.status_code is None or 200 <= each.status_code < 300)
+            )
+        )
         before = None if start is None else start + each.duration_ms * unit
     return found

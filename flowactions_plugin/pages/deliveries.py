@@ -19,6 +19,7 @@ from flowactions_plugin.insights.curl import commands
 from flowactions_plugin.insights.filters import BY_NAME, FIELDS, Filter
 from flowactions_plugin.insights.results import Counted, Page
 from flowactions_plugin.operations.bulk import names_rows
+from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.pages.charts import steps
 from flowactions_plugin.pages.context import ROWS, Visit, read_filter
 
@@ -108,17 +109,21 @@ async def show_delivery(visit: NamedDependency[Visit], delivery_id: FromPath[str
     row = found.row
     body = row.body or ""
     last = row.attempt_log[-1] if row.attempt_log else None
+    is_chat = kind_of(row.destination) == CHAT
     is_unsigned = row.is_unsigned_test or (last is not None and UNSIGNED in (last.note or ""))
     return visit.page(
         "delivery.html",
         found=found,
-        kinds=OF_ONE.get(row.status, ()),
+        kinds=() if is_chat and row.status == "delivered" else OF_ONE.get(row.status, ()),
+        is_chat=is_chat,
         steps=steps(row.created_at, row.attempt_log),
         certainties=CERTAINTIES,
         resent_shown=RESENT_SHOWN,
         body=body[:BODY_CHARACTERS],
         body_more=max(0, len(body) - BODY_CHARACTERS),
-        commands=commands(row.method, row.url, row.headers, row.body, signed=not is_unsigned),
+        commands=None
+        if is_chat
+        else commands(row.method, row.url, row.headers, row.body, signed=not is_unsigned),
         not_signed=UNSIGNED,
         masked=MASK in row.url or any(header.value == MASK for header in row.headers),
     )

@@ -8,7 +8,7 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.destination import destination_of
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.insights.filters import BY_NAME, MOST_CHARACTERS, Filter, value_of
 from flowactions_plugin.insights.inbound import MOST_ID
@@ -78,7 +78,7 @@ def _places(text: str) -> list[str]:
     found = []
     for url in [text] if "://" in text else [f"https://{text}", f"http://{text}"]:
         try:
-            found.append(parse_destination(url).key)
+            found.append(destination_of(url))
         except EgressRefused:
             continue
     return found

@@ -11,7 +11,7 @@ import msgspec
 from flowactions_hookspecs import LogicActionRef, Origin
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.rules import DEAD, Transition, sendable_headers
+from flowactions_plugin.queue.rules import DEAD, TOO_LATE, Transition, sendable_headers
 
 _ORIGIN: Final = msgspec.json.Decoder(Origin)
 _HEADERS: Final = msgspec.json.Decoder(list[tuple[str, str]])
@@ -41,6 +41,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
         last_error: why its last attempt failed, or what it waits for.
         trace: the ``traceparent`` of what enqueued the row; ``None``: it was not traced.
         sequence: what is sent one after another with it; ``None``: nothing is.
+        left_ms: for how long it may still be sent; ``None``: for ever.
         lane: what it waits in.
         due_at: since when it was due, Unix milliseconds.
         size: about how many bytes body and headers take.
@@ -71,6 +72,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     last_error: str | None = None
     trace: str | None = None
     sequence: int | None = None
+    left_ms: int | None = None
     lane: int = 0
     due_at: int = 0
     size: int = 0
@@ -78,6 +80,11 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     waits_for: str | None = None
     lease_end: float = math.inf
     is_probe: bool = False
+
+    @property
+    def hopeless(self) -> str | None:
+        """Why no attempt is made any more; ``None``: one may be made."""
+        return TOO_LATE if self.left_ms is not None and self.left_ms <= 0 else self.defect
 
     @property
     def lacks_body(self) -> bool:

@@ -67,6 +67,7 @@ _oldest: Final = partial(_OLDEST.format, now="{now}", moment="{moment}")
 _MADE: Final = {
     "body": f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body",
     "waited_ms": "{now} - waiting_since AS waited_ms",
+    "left_ms": "expires_at - {now} AS left_ms",
 }
 _CLAIMED: Final = ", ".join(_MADE.get(name, name) for name in COLUMNS)
 _LEASE: Final = "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now}"

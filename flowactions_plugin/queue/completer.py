@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
 from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
@@ -105,6 +106,10 @@ class Completer:
     def complete(self, *completions: Completion) -> None:
         """Accept ends of claims; they are written a moment later, together with others. `flush` waits for them."""
         self._waiting += completions
+        for each in completions:
+            if each.attempted and self._sequences is not None and kind_of(each.delivery.destination) == CHAT:
+                # Before it is written, so that no release is earlier.
+                self._sequences.posted(each.delivery.sequence)
         if self._lingering is None:
             self._lingering = asyncio.create_task(self._write_soon())
 

@@ -13,6 +13,7 @@ import msgspec
 from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.origins import HTTP, kind_of
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.queue.standing import Standing
@@ -116,11 +117,8 @@ def _trace(spans: Spans, completion: Completion) -> None:
     scheme, _, place = delivery.destination.partition("://")
     host, _, port = place.rpartition(":")
     status = outcome.status_code
+    is_http = kind_of(delivery.destination) == HTTP
     attributes: dict[str, AttributeValue] = {
-        "http.request.method": delivery.method,
-        "http.request.resend_count": delivery.earlier_attempts + delivery.attempts,
-        "url.scheme": scheme,
-        "server.address": host.strip("[]"),
         "messaging.system": names.SCOPE,
         "messaging.operation.type": "send",
         "messaging.operation.name": "attempt",
@@ -131,11 +129,18 @@ def _trace(spans: Spans, completion: Completion) -> None:
         "flowactions.organization.id": delivery.organization_id,
         "flowactions.outcome": result,
     }
-    name = delivery.method
-    if name not in _METHODS:
+    name = delivery.method if is_http else "chat"
+    if is_http:
+        attributes |= {
+            "http.request.method": delivery.method,
+            "http.request.resend_count": delivery.earlier_attempts + delivery.attempts,
+            "url.scheme": scheme,
+            "server.address": host.strip("[]"),
+        }
+    if is_http and name not in _METHODS:
         name = "HTTP"
         attributes |= {"http.request.method": "_OTHER", "http.request.method_original": delivery.method}
-    if port.isdigit():
+    if is_http and port.isdigit():
         attributes["server.port"] = int(port)
     if status is not None:
         attributes["http.response.status_code"] = status

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from flowactions_hookspecs import (
+    ChatNodeOrigin,
     FlowNodeOrigin,
     LogicActionOrigin,
     OutboundWebhook,
@@ -19,6 +20,7 @@ from flowactions_hookspecs import (
     UnsignedTestOrigin,
 )
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress.destination import destination_of
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.claimed import ClaimedDelivery
@@ -29,6 +31,7 @@ from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, IdempotencyKeys
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
+    CHAT_HOURS,
     DEFAULT_MAX_ATTEMPTS,
     NewDelivery,
     attempts_of,
@@ -77,6 +80,11 @@ class UnsignedTest:
 
 
 _test: Final[ContextVar[UnsignedTest | None]] = ContextVar("flowactions_unsigned_test", default=None)
+
+
+def is_test() -> bool:
+    """Return whether a draft is being tested, whose webhooks would be sent unsigned."""
+    return _test.get() is not None
 
 
 @contextmanager
@@ -152,9 +160,7 @@ class Outbox:
             test = _test.get()
             if test is not None:
                 delivery = test.applied(delivery)
-            if (traceparent := traceparent_of(span)) is not None:
-                delivery = msgspec.structs.replace(delivery, trace=traceparent)
-                note_delivery(span, delivery.id, delivery.event_id, delivery.destination)
+            delivery = _traced(delivery, span)
         if dropped:
             log.warning(
                 "webhook %s: invalid or reserved headers are left out: %r%s",
@@ -164,6 +170,17 @@ class Outbox:
                 extra={"event": "webhook.headers_left_out"},
             )
         return delivery
+
+    def new_message(self, message: OutboundWebhook) -> NewDelivery:
+        """Make the delivery of a chat message: its URL is of its own kind, which no guard lets a webhook have.
+
+        Raises:
+            BodyTooLarge: the body is larger than may be enqueued.
+        """
+        with self._telemetry.spans.enqueue(message.organization_id, message.event_type) as span:
+            delivery, _ = self.serialize(message, message.url, destination_of(message.url))
+            expires_at = int((self.database.clock() + CHAT_HOURS * 3600) * 1000)
+            return _traced(msgspec.structs.replace(delivery, headers=(), expires_at=expires_at), span)
 
     def serialize(
         self, webhook: OutboundWebhook, url: str, destination: str, event_payload: bytes | None = None
@@ -303,6 +320,14 @@ class Outbox:
         self._telemetry.meters.count(names.REFUSED, reason=reason)
 
 
+def _traced(delivery: NewDelivery, span: Any) -> NewDelivery:
+    """Return a delivery with the trace of what enqueues it, if there is one."""
+    if (traceparent := traceparent_of(span)) is None:
+        return delivery
+    note_delivery(span, delivery.id, delivery.event_id, delivery.destination)
+    return msgspec.structs.replace(delivery, trace=traceparent)
+
+
 def _reserved(claimant: ContinuousClaims, item: Item) -> ClaimedDelivery | None:
     """Return the claim of a row that this process can send at once. What has a key may have to wait for others first."""
     waits = item.key is not None or item.rate is not None or item.size > MOST_CLAIMED_BYTES
@@ -316,7 +341,7 @@ def row_of(delivery: NewDelivery) -> dict[str, Any]:
     row = msgspec.structs.asdict(delivery)
     row["agent_id"] = delivery.agent_id or NO_AGENT
     row["flow_id"] = row["node_id"] = row["action_id"] = None
-    if isinstance(origin, FlowNodeOrigin | UnsignedTestOrigin):
+    if isinstance(origin, FlowNodeOrigin | ChatNodeOrigin | UnsignedTestOrigin):
         row["flow_id"], row["node_id"] = origin.flow_id, origin.node_id
     elif isinstance(origin, LogicActionOrigin):
         row["node_id"] = getattr(origin.ref, "node_id", None)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 import msgspec
 
-from flowactions_plugin.egress.attempt import UNSIGNED, Aborted
+from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
 from flowactions_plugin.egress.lag import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.origins import CHAT, HTTP, kind_of
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, given_back, without_attempt
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import with_traceparent
 from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
 from flowactions_plugin.queue.rules import (
+    CHAT_WAIT_SECONDS,
     HELD_SECONDS,
     QUARANTINE_ROUNDS,
     RETURN_SECONDS,
@@ -30,6 +33,7 @@ from flowactions_plugin.queue.rules import (
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
     Timing,
+    Transition,
     transition,
 )
 
@@ -42,17 +46,23 @@ STALLED_KNOWN: Final = 10_000
 """Of how many deliveries it is counted. Beyond, all counts begin anew."""
 
 
+Send: TypeAlias = Callable[[ClaimedDelivery], Awaitable[Outcome | Aborted]]
+"""Makes one attempt of a delivery that is not sent over HTTP. Whatever the other side does is an outcome."""
+
+
 class Executor:
     """Executes claimed deliveries, for a worker that decides when to claim.
 
     Args:
         store: the queue.
-        sender: makes the attempts.
+        sender: makes the attempts over HTTP.
         completer: writes the outcomes.
         secrets: the signing secrets, asked for once per origin and claim (§5.3.6).
         timing: lease and deadline.
         sends_trace: whether requests carry the trace of what enqueued them.
         retry_schedule: the one that an operator has set; empty: the rule of §8.
+        others: what makes the attempts of other kinds of destinations (`kind_of`), which are neither signed nor traced, and whose
+            retries follow §8.
 
     Attributes:
         lag: how long this process stood still.
@@ -70,6 +80,7 @@ class Executor:
         *,
         sends_trace: bool = False,
         retry_schedule: Sequence[int] = (),
+        others: Mapping[str, Send] = MappingProxyType({}),
     ) -> None:
         self._store = store
         self._sender = sender
@@ -79,6 +90,7 @@ class Executor:
         self._timing = timing
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
+        self._others = others
         self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
         self.completer = completer
@@ -144,7 +156,8 @@ class Executor:
     def _wait(self, delivery: ClaimedDelivery, reason: str) -> None:
         """Give a delivery back that waits for this side: the interval doubles, as it is the time waited so far, and then it is dead."""
         waited = (delivery.waited_ms or 0) / 1000
-        end = given_back(delivery, min(max(waited, WAIT_FIRST_SECONDS), WAIT_CAP_SECONDS), reason)
+        longest = WAIT_CAP_SECONDS if delivery.left_ms is None else CHAT_WAIT_SECONDS
+        end = given_back(delivery, min(max(waited, WAIT_FIRST_SECONDS), longest), reason)
         if waited >= WAIT_LIMIT_SECONDS:
             end = without_attempt(delivery, f"it has waited too long: {reason}")
         self.completer.complete(end)
@@ -169,10 +182,11 @@ class Executor:
     async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
         asked = self._now()
         secret = NO_SECRET
-        if delivery.origin is not None and delivery.defect is None and not self.stopping:
+        is_http = kind_of(delivery.destination) == HTTP
+        if delivery.origin is not None and is_http and delivery.defect is None and not self.stopping:
             secret = await self._secrets.of(delivery.origin)
         waited = self._now() - asked >= HELD_SECONDS
-        dead = secret.gone if delivery.defect is None else delivery.defect
+        dead = delivery.hopeless or secret.gone
         waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
         if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
@@ -222,11 +236,14 @@ class Executor:
         return message
 
     async def _attempt(self, delivery: ClaimedDelivery, message: ClaimedDelivery, secret: Secret) -> None:
-        forgives = self._stalls.get(delivery.id, 0) < MOST_STALLS
+        forgives, kind = self._stalls.get(delivery.id, 0) < MOST_STALLS, kind_of(delivery.destination)
         self.load.in_flight += 1
         try:
-            message = with_traceparent(message) if self._sends_trace else message
-            outcome = await self._sender.send(message, secret.value, forgives=forgives)
+            if kind != HTTP:
+                outcome = await self._others[kind](message)
+            else:
+                message = with_traceparent(message) if self._sends_trace else message
+                outcome = await self._sender.send(message, secret.value, forgives=forgives)
         except Exception as exc:
             log.exception(
                 "delivery %s failed unexpectedly; it is tried again later",
@@ -242,22 +259,36 @@ class Executor:
         if isinstance(outcome, Aborted):
             self._abort(delivery, outcome)
             return
-        if secret.value is None:
+        if secret.value is None and kind == HTTP:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self._stalls.pop(delivery.id, None)
         self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
-        over: list[Hashable] = ["stall", "resources", delivery.origin]
+        over: list[Hashable] = ["stall", "resources", delivery.origin, (CHAT, delivery.organization_id)]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]
         for _ in range(self._episodes.end(*over)):
             log.info("deliveries continue", extra={"event": "deliveries.go_on"})
         chance = random.random()  # noqa: S311  no secret
-        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, self._retry_schedule, chance)
+        schedule = self._retry_schedule if kind == HTTP else ()
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
         self.completer.complete(Completion(delivery, outcome, change))
+
+    def _postpone(self, delivery: ClaimedDelivery, delay: float, reason: str, failure: str | None) -> None:
+        """Give back a delivery that waits for something that is not of this side; a channel at its limit has answered."""
+        outcome = Outcome(0, 0, error=reason, arrived=False, failure=failure)
+        if failure is not None:
+            self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
+        self.completer.complete(Completion(delivery, outcome, Transition("pending", delay), attempted=False))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
         """Give back a delivery whose try was no attempt, and log once why."""
-        key: Hashable = aborted.cause
+        if aborted.ends:
+            self.completer.complete(without_attempt(delivery, aborted.reason))
+            return
+        if aborted.delay is not None:
+            self._postpone(delivery, aborted.delay, aborted.reason, aborted.failure)
+            return
+        key: Hashable = (CHAT, delivery.organization_id) if aborted.cause == CHAT else aborted.cause
         if aborted.cause == "stall":
             if len(self._stalls) >= STALLED_KNOWN:
                 self._stalls.clear()

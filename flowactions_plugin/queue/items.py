@@ -25,7 +25,7 @@ _ROWS: Final = {
         ("destination", "method", "headers", "idempotency_key", "trace", "flow_id", "node_id"), "text"
     ),
     **dict.fromkeys(("action_id", "body"), "text"),
-    **dict.fromkeys(("lane", "sequence"), "bigint"),
+    **dict.fromkeys(("lane", "sequence", "expires_at"), "bigint"),
     "max_attempts": "int",
 }
 """The columns that a caller gives."""

@@ -155,7 +155,7 @@ def error_class(completion: Completion) -> str | None:
         return None
     if completion.attempted:
         return failure_class(completion.outcome)
-    return "waits" if completion.is_return else "not_sent"
+    return completion.outcome.failure or ("waits" if completion.is_return else "not_sent")
 
 
 def phases_text(completion: Completion) -> str | None:

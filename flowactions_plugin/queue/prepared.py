@@ -53,6 +53,10 @@ class PreparedDelivery:
         """
         return result_of(await self.enqueue(transaction))
 
+    def not_written(self, _exc: StorageUnavailable) -> NodeResult | None:
+        """Return the result of a node whose delivery could not be written; ``None``: as of any node that could not be stored."""
+        return None
+
     def statements(self, paramstyle: str) -> list[tuple[str, Any]]:
         """Return the statements that write it, with their parameters; see `PreparedWebhook`.
 

@@ -54,6 +54,16 @@ UNKNOWN: Final = tuple(
 """Why a row waits whose node or action the host does not know: one text for each time that it was asked, which is how a row keeps
 that number. With the last one, the row is dead."""
 
+CHAT_WAIT_SECONDS: Final = 60
+"""How long a chat message waits at the most until it is looked again whether it can be posted."""
+
+CHAT_HOURS: Final = 24
+TOO_LATE: Final = f"too late: it could not be posted within {CHAT_HOURS} hours"
+"""Why a chat message is dead that has waited for so long since its enqueue, or since a person's retry."""
+
+CHAT_PACE_SECONDS: Final = 1.0
+"""How long after a chat message the next one to its channel or person is posted: the provider takes about one a second."""
+
 BACKOFF_CAP_SECONDS: Final = 300
 JITTER: Final = 0.1
 """The part of a schedule's delay by which it is longer or shorter at the most, so that rows that failed together do not
@@ -121,6 +131,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     trace: str | None = None
     sequence: int | None = None
+    expires_at: int | None = None
 
 
 class Timing(NamedTuple):
@@ -236,7 +247,7 @@ def transition(
             is the most that a receiver can ask for, and a 410 ends the row. Empty: the rule of §8.
         chance: from 0 to 1: how long the delay of a schedule is, between its least and its most.
     """
-    if outcome.status_code is not None and 200 <= outcome.status_code < 300 and outcome.error is None:
+    if outcome.is_delivered:
         return DELIVERED
     if schedule and outcome.status_code == GONE_STATUS:
         return GONE
@@ -256,6 +267,8 @@ def failure_reason(outcome: Outcome) -> str:
 
 def failure_class(outcome: Outcome) -> str:
     """Return the kind of failure of an attempt, as operators search for it: ``refused`` is what may not be dialled."""
+    if outcome.failure is not None:
+        return outcome.failure
     if outcome.status_code is not None:
         return f"http_{outcome.status_code // 100}xx"
     if outcome.final:

@@ -26,7 +26,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claims import UNPAUSED
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Due, number_of, path_of
-from flowactions_plugin.queue.rules import WAIT_LIMIT_SECONDS
+from flowactions_plugin.queue.rules import CHAT_PACE_SECONDS, WAIT_LIMIT_SECONDS
+from flowactions_plugin.queue.standing import MOST_REMEMBERED
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 
@@ -75,6 +76,7 @@ class Sequences:
         self._on_due = on_due
         self._most = most
         self._waiting: set[int] = set()
+        self._posted: dict[int, float] = {}
         self._releasing: asyncio.Task[None] | None = None
         self._after = FIRST_SEQUENCE
 
@@ -83,6 +85,13 @@ class Sequences:
         self._waiting.update(sequences)
         if self._waiting and self._releasing is None:
             self._releasing = asyncio.create_task(self._release_all())
+
+    def posted(self, sequence: int | None) -> None:
+        """Record that a message of a sequence was posted: the next one is due `CHAT_PACE_SECONDS` later."""
+        if len(self._posted) >= MOST_REMEMBERED:
+            self._posted.clear()  # then the provider limits them
+        if sequence is not None:
+            self._posted[sequence] = time.monotonic()
 
     async def settled(self) -> None:
         """Wait until everything was released that could be."""
@@ -119,9 +128,15 @@ class Sequences:
         Raises:
             StorageUnavailable: the database failed, or others hold a lock for longer than a moment; nothing was changed.
         """
-        for due in (released := await release(self._database, sequences)):
+        latest = time.monotonic() - CHAT_PACE_SECONDS
+        paced = {each for each in sequences if self._posted.get(each, latest) > latest}
+        found = await release(self._database, set(sequences) - paced)
+        for due in found:
             self._on_due(due)
-        return len(released)
+        later = await release(self._database, paced, CHAT_PACE_SECONDS)
+        for due in later:
+            asyncio.get_running_loop().call_later(CHAT_PACE_SECONDS, self._on_due, due)
+        return len(found) + len(later)
 
     async def look(self) -> float:
         """Release what nothing else has released, and end what has waited too long; return the seconds until the next look.
@@ -153,8 +168,8 @@ class Sequences:
             log_dead(row.id, row.destination, TOO_LONG)
 
 
-async def release(database: Database, sequences: Collection[int]) -> list[Due]:
-    """Do what `Sequences.release` does; return the lanes of the rows that have become due.
+async def release(database: Database, sequences: Collection[int], seconds: float = 0.0) -> list[Due]:
+    """Do what `Sequences.release` does; return the lanes of the rows, which are due in so many seconds.
 
     Raises:
         StorageUnavailable: as there.
@@ -164,13 +179,14 @@ async def release(database: Database, sequences: Collection[int]) -> list[Due]:
     releasing = database.built(statement, "release")
     locking = database.built(statement, "lock_sequences") if database.sql.is_server else None
     given = {"sequences": _given(sequences)}
+    delayed = {**given, "delay": int(seconds * 1000)}
 
     def write(connection: Connection) -> list[Due]:
         if locking is not None:
             connection.execute(locking, given)
         return [
             Due(row.lane, row.organization_id, row.destination, max(0, row.next_attempt_at - SINCE_MARGIN_MS))
-            for row in connection.execute(releasing, given)
+            for row in connection.execute(releasing, delayed)
         ]
 
     return await database.in_transaction(write, several=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from flowactions_hookspecs import DeliveryAlert, Host, provides
@@ -23,7 +24,7 @@ from flowactions_plugin.queue.completer import Completer, Observe
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.delivery_telemetry import Load, record
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.executor import Executor, Send
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.notifier import CHANNEL, Notifier, lanes_in, listen_forever
@@ -38,7 +39,6 @@ from flowactions_plugin.telemetry.telemetry import Telemetry
 
 ENQUEUE_RESOLVER_THREADS: Final = 64
 """A name that finds no thread within a second is checked at delivery only."""
-
 
 
 class Observer(Protocol):
@@ -60,6 +60,8 @@ class OutboxService:
         secret_source: returns what resolves signing secrets, once all plugins are loaded.
         observer: watches the deliveries of this process.
         telemetry: measures and traces deliveries.
+        others: what makes attempts that are no HTTP requests of their own, see `Executor`.
+        ended: is told of each end of a delivery that was written.
 
     Attributes:
         claims: of the worker.
@@ -78,7 +80,11 @@ class OutboxService:
         secret_source: Callable[[], SecretSource],
         observer: Observer,
         telemetry: Telemetry,
+        others: Mapping[str, Send] = MappingProxyType({}),
+        ended: Observe = lambda _completions: None,
     ) -> None:
+        self._others = others
+        self._ended = ended
         self._host = host
         self._settings = settings
         self._database = database
@@ -121,7 +127,7 @@ class OutboxService:
         settings = self._settings
         timing = self._timing if self.claims_all else self._timing._replace(quarantine_seconds=math.inf)
         finished = self._host.delivery_finished if provides(self._host, "delivery_finished") else None
-        observers: list[Observe] = [self._observer.record, partial(record, self._telemetry)]
+        observers: list[Observe] = [self._observer.record, partial(record, self._telemetry), self._ended]
         with LagMeter(lease_clock) as lag:
             sender = self._sender(lag)
             executor = Executor(
@@ -137,6 +143,7 @@ class OutboxService:
                 self._timing,
                 sends_trace=settings.send_traceparent,
                 retry_schedule=settings.retry_schedule,
+                others=self._others,
             )
             self.load = executor.load
             try:

@@ -57,7 +57,7 @@ class Standing:
     def record(self, lane: int, host: tuple[str, str], outcome: Outcome) -> None:
         """Record the outcome of an attempt of a lane, at the host of an organization."""
         is_late = outcome.duration_ms - outcome.stalled_ms > SLOW_SECONDS * 1000
-        answered = outcome.status_code is not None
+        answered = outcome.is_answered
         if answered and not is_late and self._lanes.get(lane) == 0 == self._hosts.get(host):
             return  # as it is mostly
         self.changes += 1

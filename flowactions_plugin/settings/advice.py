@@ -8,6 +8,9 @@ from typing import Final, NamedTuple
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.settings.model import Settings
 
+LONG_TICK: Final = 5.0
+"""Seconds. Queued chat messages of a channel, of which a tick posts one, should not wait for longer ones."""
+
 
 class Advice(NamedTuple):
     """What is so, and what to do about it."""
@@ -44,6 +47,15 @@ def warnings_of(settings: Settings) -> Iterator[Advice]:
                 f"FLOWACTIONS_EGRESS_ALLOW has {each}: anybody can register such a name, and have webhooks sent to private and local addresses",
                 "list only names in domains of your own",
             )
+    if (
+        settings.chat_delivery == "queued"
+        and settings.delivery == "scheduled"
+        and settings.tick_seconds > LONG_TICK
+    ):
+        yield Advice(
+            f"a channel gets at most {60 / settings.tick_seconds:.2g} chat messages a minute, because delivery is scheduled",
+            "set FLOWACTIONS_DELIVERY=continuous to post one a second",
+        )
     if settings.environment == "production" and (settings.public_url or "").startswith("http:"):
         yield Advice(
             "BACKEND_PUBLIC_URL begins with http://: sessions and sign-ins cross the network unencrypted",

@@ -68,6 +68,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     dashboard_origins: Annotated[tuple[str, ...], readers.origins] = ()
     public_url: Annotated[str | None, readers.base_url, "BACKEND_PUBLIC_URL"] = None
     auth_secrets: Annotated[tuple[str, ...], readers.signing_secrets, "AUTH_WEBHOOK_SIGNING_SECRET"] = ()
+    chat_delivery: Literal["direct", "queued"] = "direct"
     chat_client_id: Annotated[str | None, readers.line, "CHAT_CLIENT_ID"] = None
     chat_client_secret: Annotated[str | None, readers.line, "CHAT_CLIENT_SECRET"] = None
     chat_signing_secrets: Annotated[tuple[str, ...], readers.lines, "CHAT_SIGNING_SECRET"] = ()

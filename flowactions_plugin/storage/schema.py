@@ -83,6 +83,8 @@ outbox: Final = _table(
     # What is sent one after another (decision 77), and the row's place in it: in the order of writing. NULL: it waits for no other row.
     Column("sequence", BigInteger),
     Column("position", BigInteger),
+    # When a chat message is too old to be posted. NULL: it is none.
+    Column("expires_at", BigInteger),
 )
 BEHIND_MS: Final = 253402300799999
 """9999-12-31T23:59:59.999Z: when the rows of a sequence are due that wait for the one before them."""

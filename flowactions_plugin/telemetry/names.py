@@ -14,7 +14,24 @@ Kind: TypeAlias = Literal["counter", "histogram", "gauge"]
 SCOPE: Final = "flowactions"
 """The name of the meter and of the tracer."""
 
-DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 75.0)
+DURATION_BUCKETS: Final = (
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    15.0,
+    30.0,
+    60.0,
+    75.0,
+)
 """Seconds. An attempt ends within ten, or within what the settings say; all processes have the same buckets."""
 
 LATENCY_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
@@ -30,6 +47,8 @@ OUTCOMES: Final = (
     "timeout",
     "network",
     "refused",
+    "chat_refused",
+    "chat_unreachable",
 )
 PHASES: Final = ("resolve", "connect", "tls", "send", "wait")
 VERDICTS: Final = ("ok", "idle", "stalled", "failing", "no_worker", "unwritable")
@@ -79,7 +98,7 @@ ENQUEUED: Final = _counter(
     "outbox.enqueued",
     "{delivery}",
     "Deliveries that were written to the outbox. One in a transaction of the host counts although that may roll back.",
-    origin=("flow_node", "logic_action", "host", "plugin", "unsigned_test"),
+    origin=("flow_node", "chat_node", "logic_action", "host", "plugin", "unsigned_test"),
 )
 REFUSED: Final = _counter(
     "outbox.refused",

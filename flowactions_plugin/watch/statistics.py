@@ -72,6 +72,8 @@ class Counts:
             self.succeeded = True
             self.failures_in_row = 0
             self.failing.clear()
+        elif completion.outcome.of_one:
+            self.failed += 1
         else:
             self.failed += 1
             self.failures_in_row += 1

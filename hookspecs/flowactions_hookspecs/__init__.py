@@ -50,6 +50,7 @@ from flowactions_hookspecs.nodes import (
     Walk,
 )
 from flowactions_hookspecs.origins import (
+    ChatNodeOrigin,
     ExperienceTriggerRef,
     FlowNodeOrigin,
     HostOrigin,
@@ -96,6 +97,7 @@ __all__ = [
     "ApiPrincipal",
     "AuthEvent",
     "BackgroundTask",
+    "ChatNodeOrigin",
     "ConfigProblem",
     "DashboardPrincipal",
     "Deferred",

@@ -47,6 +47,15 @@ class FlowNodeOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind"
     node_id: str
 
 
+class ChatNodeOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", tag="chat_node"):
+    """A delivery is the message of a chat-message node (``FLOWACTIONS_CHAT_DELIVERY=queued``); `Host.signing_secret` is not asked."""
+
+    organization_id: str
+    agent_id: str
+    flow_id: str
+    node_id: str
+
+
 class LogicActionOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", tag="logic_action"):
     """A delivery came from a logic action."""
 
@@ -95,5 +104,7 @@ class UnsignedTestOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="k
     node_id: str
 
 
-Origin: TypeAlias = FlowNodeOrigin | LogicActionOrigin | HostOrigin | PluginOrigin | UnsignedTestOrigin
+Origin: TypeAlias = (
+    FlowNodeOrigin | ChatNodeOrigin | LogicActionOrigin | HostOrigin | PluginOrigin | UnsignedTestOrigin
+)
 """Where a delivery comes from. The union gains members in later versions: keep a default branch."""

@@ -44,6 +44,13 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (CHAT, ["BACKEND_PUBLIC_URL is not set"]),
         ({**HTTPS, "CHAT_CLIENT_ID": "id"}, ["CHAT_CLIENT_SECRET and CHAT_SIGNING_SECRET are not set"]),
         ({**HTTPS, **CHAT, "CHAT_SIGNING_SECRET": ""}, ["CHAT_SIGNING_SECRET is not set"]),
+        ({"FLOWACTIONS_CHAT_DELIVERY": "queued"}, ["at most 1 chat messages a minute"]),
+        (
+            {"FLOWACTIONS_CHAT_DELIVERY": "queued", "FLOWACTIONS_TICK_SECONDS": "90"},
+            ["at most 0.67 chat messages"],
+        ),
+        ({"FLOWACTIONS_CHAT_DELIVERY": "queued", "FLOWACTIONS_TICK_SECONDS": "5"}, []),
+        ({"FLOWACTIONS_CHAT_DELIVERY": "queued", "FLOWACTIONS_DELIVERY": "continuous"}, []),
         ({**DEVELOPMENT, "CHAT_BOT_TOKEN": "xoxb-1", "CHAT_SIGNING_SECRET": "signing"}, []),
     ],
 )

@@ -1,6 +1,6 @@
 -- Make the first row that waits due, of each sequence that nothing holds up. The sequences were locked by a statement before this one,
 -- so that this one sees what others have released. A row that somebody changes just now is left to the next look.
-UPDATE flowactions_outbox SET next_attempt_at = {now}, updated_at = {now}
+UPDATE flowactions_outbox SET next_attempt_at = {now} + CAST(:delay AS bigint), updated_at = {now}
 WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM flowactions_outbox
     WHERE ctid = ANY (ARRAY(

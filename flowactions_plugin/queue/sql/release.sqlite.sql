@@ -1,5 +1,5 @@
 -- Make the first row that waits due, of each sequence that nothing holds up. Nobody else writes meanwhile.
-UPDATE flowactions_outbox SET next_attempt_at = {now}, updated_at = {now}
+UPDATE flowactions_outbox SET next_attempt_at = {now} + CAST(:delay AS bigint), updated_at = {now}
 WHERE rowid IN (
     SELECT (
         SELECT behind.rowid FROM flowactions_outbox AS behind INDEXED BY ix_flowactions_outbox_behind

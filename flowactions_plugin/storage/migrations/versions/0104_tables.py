@@ -43,7 +43,7 @@ CREATE TABLE flowactions_outbox (
     quarantine_rounds INTEGER DEFAULT '0' NOT NULL, settled_token VARCHAR(32), waiting_since BIGINT,
     claimed_until BIGINT, delivered_started_at BIGINT, delivered_duration_ms INTEGER,
     delivered_response {bytes}, flow_id TEXT, node_id TEXT, error_class VARCHAR(16), trace VARCHAR(55),
-    action_id VARCHAR(36), delivered_phases TEXT, sequence BIGINT, position BIGINT,
+    action_id VARCHAR(36), delivered_phases TEXT, sequence BIGINT, position BIGINT, expires_at BIGINT,
     CONSTRAINT pk_flowactions_outbox PRIMARY KEY (id),
     CONSTRAINT ck_flowactions_outbox_status CHECK (status IN ('pending', 'retrying', 'delivered', 'dead'))
 ){fill};
