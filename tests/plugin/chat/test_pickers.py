@@ -331,18 +331,20 @@ async def test_an_id_is_asked_for_by_itself(huge: tuple[ChatHost, list[float]]) 
 async def test_the_last_of_50_000_people_is_found_by_name(huge: tuple[ChatHost, list[float]]) -> None:
     """A person who waits as the notice says has found it after three minutes; then it is found at once, whatever is typed."""
     run, now = huge
-    began, cursor = now[0], ""
+    began, cursor, slow = now[0], "", 0
     while True:
         found = await page(run, MEMBERS, search="Person 49990", cursor=cursor)
         if found["data"]:
             break
         cursor = found["nextCursor"]
-        if found["notice"] is not None:
+        if found["notice"] == PAUSED:  # on a machine that is busy, a page takes too long: it is asked for again
+            slow += 1
+        elif found["notice"] is not None:
             assert "throttling" in found["notice"]
             now[0] += 30
     assert [choice["id"] for choice in found["data"]] == ["U0000049990"]
     assert now[0] - began <= 180
-    assert run.provider.calls.count("users.list") <= 51 + 4  # pages, and calls that were refused
+    assert run.provider.calls.count("users.list") <= 51 + 4 + slow  # pages, and calls that were refused
     run.provider.calls.clear()
     async with within(5):
         assert await everything(run, MEMBERS, search="person 49991") == ["U0000049991"]
