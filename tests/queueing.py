@@ -67,8 +67,8 @@ def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
 class OutboxStore(ClaimStore, OutcomeStore):
     """All that is done to the queue of one database."""
 
-    def __init__(self, database: Database, lease_seconds: float = Timing().lease_seconds) -> None:
-        contact = Contact(Timing(lease_seconds, lease_seconds / 3))
+    def __init__(self, database: Database, lease: float | Timing = Timing()) -> None:  # noqa: B008  immutable
+        contact = Contact(lease if isinstance(lease, Timing) else Timing(lease, lease / 3))
         ClaimStore.__init__(self, database, contact)
         OutcomeStore.__init__(self, database, contact)
         self._outbox = Outbox(database, EgressGuard(development=True, resolve=None))
@@ -112,9 +112,9 @@ class Deliveries(Insights):
 class Queue:
     """A store with a database of its own, and shortcuts."""
 
-    def __init__(self, database: Database, lease_seconds: float = Timing().lease_seconds) -> None:
+    def __init__(self, database: Database, lease: float | Timing = Timing()) -> None:  # noqa: B008  immutable
         self.database = database
-        self.store = OutboxStore(database, lease_seconds)
+        self.store = OutboxStore(database, lease)
         self.queries = Deliveries(database)
 
     async def put(self, *, state: Any = None, **changes: Any) -> str:

@@ -84,7 +84,8 @@ _test: Final[ContextVar[UnsignedTest | None]] = ContextVar("flowactions_unsigned
 
 def is_test() -> bool:
     """Return whether a draft is being tested, whose webhooks would be sent unsigned."""
-    return _test.get() is not None
+    test = _test.get()
+    return test is not None and test.is_open
 
 
 @contextmanager

@@ -200,7 +200,7 @@ class Host(ABC):
         """
 
     async def delivery_finished(self, delivery: Delivery) -> None:
-        """Handle the end of a delivery: a webhook was delivered or is dead. Without it, the host does not learn this.
+        """Handle the end of a delivery: a webhook, or a queued chat message, was delivered or is dead. Without it, the host does not learn this.
 
         The worker that wrote the outcome calls it once, after the write. If the worker is killed in between, it does not
         call. What this raises is logged, and it may take five seconds. If the organization is purged while the delivery

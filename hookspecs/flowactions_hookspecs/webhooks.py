@@ -113,7 +113,7 @@ class DeliveryAlert(ContractStruct, frozen=True, kw_only=True):
 
     Args:
         organization_id: the tenant whose deliveries it concerns.
-        destination: scheme, host and port.
+        destination: scheme, host and port; of queued chat messages, ``chat://`` and the workspace's id.
         kind: ``failing``: all attempts have failed for an hour, or twenty in a row. ``recovered``: an attempt
             has succeeded since. ``gone``, only with a retry schedule: deliveries ended because the receiver
             answered 410. The others are of automatic pauses. ``paused``: the destination has failed for so long

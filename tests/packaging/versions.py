@@ -42,7 +42,7 @@ SMOKE = (
     "tests/plugin/storage/test_sealing.py",
     "tests/plugin/test_settings.py",
 )
-"""Tests that, with the demo, use every dependency, on both databases, in some ten seconds."""
+"""Tests that, with the demo, use every dependency, on both databases, in half a minute."""
 
 ALL = ("tests/contract", "tests/plugin")
 """Of these, the tests of the README's command."""

@@ -113,7 +113,7 @@ def test_every_field_has_a_setting_of_its_own() -> None:
         ("FLOWACTIONS_TICK_SECONDS", "soon"),
         ("FLOWACTIONS_CLAIM_LIMIT", "1.5"),
         ("FLOWACTIONS_CLAIM_LIMIT", "-1"),
-        ("FLOWACTIONS_DELIVERY_TIMEOUT", "0"),
+        ("FLOWACTIONS_DELIVERY_TIMEOUT", "00"),
         ("FLOWACTIONS_DELIVERY_TIMEOUT", "61"),
         ("FLOWACTIONS_DELIVERY_TIMEOUT", "1.5"),
         ("FLOWACTIONS_RETENTION_DAYS", "9999"),

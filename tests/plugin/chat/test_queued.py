@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -19,7 +20,9 @@ from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Deferred, HostOrigin, Node, NodeDraft, OutboundWebhook
 from flowactions_plugin.chat.queued import NOT_CONNECTED, url_of
 from flowactions_plugin.errors import ActionInvalid, NotConfigured, StorageUnavailable
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.resend import send_again
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import TOO_LATE
 from flowactions_plugin.queue.sequences import Sequences
@@ -469,6 +472,11 @@ class TestPeople:
         await queued.ended(row_id)
         with pytest.raises(ActionInvalid, match="A chat message is not sent again"):
             await queued.operations.one(Scope("acme"), "resend", row_id, OLIVE)
+        counted = await queued.operations.preview(Scope("acme"), "resend", Filter.of(id=row_id))
+        assert counted.count == 0
+        async with queued.database.write() as connection:
+            again = partial(send_again, queued.database, ids=[row_id])
+            assert await connection.run_sync(again) == {}
         assert len(await queued.rows()) == 1
 
     async def test_a_paused_workspace_gets_nothing(self, queued: Queued) -> None:

@@ -239,12 +239,8 @@ async def test_what_others_have_waiting_changes_nothing_that_an_organization_is_
     own = await site.put(organization_id="acme")
     site.sign_in("changer")
     now = int(time.time() * 1000)
-    worker = (
-        "INSERT INTO flowactions_workers VALUES ('w', 'w', '1', 'h', 1, 'continuous', 9, 0, :now, :now, :now)"
-    )
-    columns = (
-        "id, name, version, host_name, pid, mode, slots, in_flight, started_at, last_seen_at, last_claim_at"
-    )
+    worker = "INSERT INTO flowactions_workers VALUES ('w', 'w', '1', 'h', 1, 'continuous', 9, 10, 0, :now, :now, :now)"
+    columns = "id, name, version, host_name, pid, mode, slots, delivery_timeout, in_flight, started_at, last_seen_at, last_claim_at"
     await site.execute(worker.replace("workers VALUES", f"workers ({columns}) VALUES"), now=now + 3_600_000)
 
     async def shown() -> list[str]:

@@ -112,8 +112,8 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         sealed=b"x",
     )
     await site.execute(
-        "INSERT INTO flowactions_workers (id, name, version, host_name, pid, mode, slots, in_flight, started_at, last_seen_at, last_claim_at,"
-        " stopped_at, clock_ahead_ms, limited) VALUES ('w', :value, :value, :value, 1, 'x', 1, 1, 1, 1, NULL, NULL, 1, :value)",
+        "INSERT INTO flowactions_workers (id, name, version, host_name, pid, mode, slots, delivery_timeout, in_flight, started_at, last_seen_at, last_claim_at,"
+        " stopped_at, clock_ahead_ms, limited) VALUES ('w', :value, :value, :value, 1, 'x', 1, 10, 1, 1, 1, NULL, NULL, 1, :value)",
         value=value,
     )
     for path in (

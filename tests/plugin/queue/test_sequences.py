@@ -191,7 +191,7 @@ class TestPeople:
     ) -> None:
         """Its worker was killed."""
         async with a_database(database_url) as database:
-            queue = Queue(database, lease_seconds=0.2)
+            queue = Queue(database, 0.2)
             first, _ = await put(queue, "first", "second")
             await release(database, [SEQUENCE])
             assert await claim(queue)
