@@ -27,6 +27,8 @@ from flowactions_conformance.serving import PortUnavailable, listen_as_told, ser
 from flowactions_conformance.walkthrough import WalkthroughFailed, call_in, connect_chat, walk_through
 
 TICK_SECONDS = "0.5"
+CHOICES = ("FLOWACTIONS_DELIVERY", "FLOWACTIONS_CHAT_DELIVERY")
+"""Settings that it takes from its environment; none that would lead it to data of others."""
 STARTING = "Starting a flow engine host, a webhook receiver and a chat provider on this machine …"
 
 
@@ -125,7 +127,10 @@ def _has_real_workspace(environment: Mapping[str, str]) -> bool:
 async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> None:
     end = stopped()
     _say(STARTING)
-    async with running_demo(os.environ, directory, channel_id=options.channel, port=options.port) as demo:
+    chosen = {name: os.environ[name] for name in CHOICES if name in os.environ}
+    async with running_demo(
+        os.environ, directory, channel_id=options.channel, port=options.port, settings=chosen
+    ) as demo:
         connected = "connect yours on the Connections page"
         if demo.provider is not None:
             card = await connect_chat(demo.host_url, demo.dashboard_token)

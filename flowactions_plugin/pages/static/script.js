@@ -23,7 +23,7 @@ function localize(root) {
     if ("ago" in time.dataset) continue;
     const form = "clock" in time.dataset ? CLOCK : "minute" in time.dataset ? MINUTE : null;
     time.textContent = form ? form.format(moment) : local(moment);
-    if ("both" in time.dataset) {
+    if ("both" in time.dataset && moment.getTimezoneOffset()) {
       const beside = document.createElement("span");
       beside.className = "utc";
       beside.textContent = ` ${utc}`;
