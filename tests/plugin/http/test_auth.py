@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from flowactions_hookspecs import (
@@ -54,6 +55,16 @@ class TestOrder:
             answer = await run.browser.request(route.method, route.path, **how)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), (route, how)
             assert answer.headers["cache-control"] == "no-store"
+
+    async def test_who_may_only_look_is_a_403_where_something_changes(self, run: ChatHost) -> None:
+        """On every route of the dashboard that changes something, whatever is sent; what reads is not refused."""
+        assert run.host.principal is not None
+        run.host.principal = msgspec.structs.replace(run.host.principal, may_change=False)
+        for route in routes_of("dashboard"):
+            changes = route.rules.changes and not route.rules.reads
+            for how in STRANGE_REQUESTS if changes else [{}]:
+                answer = await run.browser.request(route.method, route.path, **how)
+                assert (answer.status_code == 403) is changes, (route, how, answer.text)
 
     async def test_an_unsigned_event_is_a_401_whatever_the_bytes(self, run: ChatHost) -> None:
         """Up to the size limit; a larger body is a 413."""
