@@ -86,7 +86,13 @@ def send_again(
     for row in connection.execute(found, {"given": asked}).mappings():
         origin = origin_naming(row["id"], row["origin"])
         if origin is not None:
-            made = {"id": new_id(database.clock()), "origin": origin, "action_id": action_id, "sequence": None}
+            made = {
+                "id": new_id(database.clock()),
+                "origin": origin,
+                "action_id": action_id,
+                "sequence": None,
+                "expires_at": None,
+            }
             items.append(Item({**row, **made}, once))
     write_items(database, connection, items)
     return {

@@ -64,6 +64,7 @@ def a_row(**changes: Any) -> DeliveryDetail:
     """Give a row; its times are Unix milliseconds, ``due_at`` is that of its next attempt."""
     values: dict[str, Any] = {
         **dict.fromkeys(DeliveryDetail.__struct_fields__),
+        "destination": "https://a.example:443",
         "status": "pending",
         "attempts": 0,
         "due_at": NOW - 1000,
