@@ -41,7 +41,7 @@ class Other(NamedTuple):
     Attributes:
         name: for people.
         limited: what it limits.
-        runs: whether it has not stopped.
+        runs: whether it is alive now.
         delivery_timeout: seconds that its attempts may take.
     """
 
@@ -85,10 +85,15 @@ class Fleet:
         Raises:
             StorageUnavailable: the database failed.
         """
-        query = select(workers).where(workers.c.id != self._id)
+        query = select(workers, self._database.now().label("now")).where(workers.c.id != self._id)
         rows = await self._database.rows(query.order_by(workers.c.last_seen_at.desc()).limit(MOST_OTHERS))
         return [
-            Other(row.name, limited_of(row.limited), row.stopped_at is None, row.delivery_timeout)
+            Other(
+                row.name,
+                limited_of(row.limited),
+                row.stopped_at is None and row.last_seen_at > row.now - STALE_MS,
+                row.delivery_timeout,
+            )
             for row in rows
             if row.last_seen_at > rows[0].last_seen_at - STALE_MS
         ]
