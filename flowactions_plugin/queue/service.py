@@ -40,7 +40,6 @@ ENQUEUE_RESOLVER_THREADS: Final = 64
 """A name that finds no thread within a second is checked at delivery only."""
 
 
-
 class Observer(Protocol):
     """Watches the deliveries of a process: counts ends of claims, reports how busy it is, and tells the log and the host."""
 
