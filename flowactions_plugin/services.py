@@ -121,9 +121,8 @@ class Services:
         self._alerts: Alerts | None = None
         alerted = host.delivery_alert if provides(host, "delivery_alert") else None
         queue_alerts = None if settings.alerts_url is None else self._queue_alerts
-        self._monitor = Monitor(
-            database, settings.delivery, settings.slots, alerted, queue_alerts, settings.delivery_timeout
-        )
+        runs_with = settings.delivery, settings.slots
+        self._monitor = Monitor(database, *runs_with, alerted, queue_alerts, settings.delivery_timeout)
         self._delivery = OutboxService(
             host,
             settings,

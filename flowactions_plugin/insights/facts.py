@@ -25,11 +25,8 @@ WRONG_CLOCK_MS: Final = 240_000
 TICKS: Final = 3
 """Ticks without a claim after which deliveries have stalled, in scheduled mode."""
 
-LEAST_SECONDS: Final = 15.0
-"""The least of the seconds without a claim after which they have, because workers write every ten seconds when they last claimed."""
-
-AFTER_SECONDS: Final = 5.0
-"""So much longer than an attempt: while attempts hold all slots, nothing is claimed."""
+PATIENCE_SECONDS: Final = 15.0
+"""The least of the seconds without a claim after which they have: workers write every ten seconds when they last claimed."""
 
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
@@ -173,8 +170,9 @@ class Facts(NamedTuple):
     @property
     def patience_ms(self) -> int:
         """For how long rows may be due while nothing is claimed."""
-        longest = max((each.delivery_timeout for each in self.alive), default=0) + AFTER_SECONDS
-        return int(1000 * max(LEAST_SECONDS, longest, TICKS * self.tick_seconds if self.in_ticks else 0))
+        ticks = TICKS * self.tick_seconds if self.in_ticks else 0
+        # While attempts hold all slots, nothing is claimed.
+        return int(1000 * max(PATIENCE_SECONDS, ticks, *(each.delivery_timeout + 5 for each in self.alive)))
 
     @property
     def attempts(self) -> tuple[int, int]:

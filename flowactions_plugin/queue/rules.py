@@ -169,10 +169,7 @@ class Timing(NamedTuple):
 
     @property
     def stop_seconds(self) -> float:
-        """How long deliveries may take to stop: the attempts in flight, and 8 s for their outcomes.
-
-        With what closes after them, a process stops within 7 s more, whatever its database does.
-        """
+        """How long deliveries may take to stop: attempts, and 8 s for their outcomes. What closes after them takes 7 s at the most."""
         return min(self.deadline_seconds + 8, self.lease_seconds)
 
     def is_too_late(self, now: float, lease_end: float) -> bool:
@@ -200,10 +197,7 @@ GONE: Final = Transition("dead", gone=True)
 
 
 def timing_of(deadline_seconds: float) -> Timing:
-    """Return the times of claims, by how long an attempt may take.
-
-    A row in quarantine that hangs takes no larger part of a worker's time if attempts may take longer.
-    """
+    """Return the times, by how long an attempt may take. A row in quarantine that hangs has the same part of a worker's time."""
     return Timing(deadline_seconds + SPARE_SECONDS, deadline_seconds, max(10.0, deadline_seconds))
 
 

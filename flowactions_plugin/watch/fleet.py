@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import BigInteger, Insert, insert, literal, null, select, update
@@ -33,22 +33,6 @@ WORKERS_KEPT_MS: Final = DAY_MS
 
 Limited: TypeAlias = Mapping[str, Mapping[str, int]]
 """Of organizations, the destinations that a process sends one delivery at a time, and since when (Unix milliseconds)."""
-
-
-class Other(NamedTuple):
-    """Another process that delivers, as it has written of itself.
-
-    Attributes:
-        name: for people.
-        limited: what it limits.
-        runs: whether it has not stopped.
-        delivery_timeout: seconds that its attempts may take.
-    """
-
-    name: str
-    limited: Limited
-    runs: bool
-    delivery_timeout: int
 
 
 class Fleet:
@@ -79,19 +63,16 @@ class Fleet:
         """Return whether this process limits something else than it has written."""
         return limited != self._limited
 
-    async def others(self) -> Sequence[Other]:
-        """Return what is known of the other processes that are alive, or were when the last one was.
+    async def others(self) -> Sequence[Any]:
+        """Return the rows of the other processes that are ``alive``, or were when the last one was.
 
         Raises:
             StorageUnavailable: the database failed.
         """
-        query = select(workers).where(workers.c.id != self._id)
+        alive = workers.c.stopped_at.is_(None) & (workers.c.last_seen_at > self._database.now() - STALE_MS)
+        query = select(workers, alive.label("alive")).where(workers.c.id != self._id)
         rows = await self._database.rows(query.order_by(workers.c.last_seen_at.desc()).limit(MOST_OTHERS))
-        return [
-            Other(row.name, limited_of(row.limited), row.stopped_at is None, row.delivery_timeout)
-            for row in rows
-            if row.last_seen_at > rows[0].last_seen_at - STALE_MS
-        ]
+        return [row for row in rows if row.last_seen_at > rows[0].last_seen_at - STALE_MS]
 
     @repeated
     async def beat(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.errors import StorageUnavailable
@@ -16,7 +16,7 @@ from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
-from flowactions_plugin.watch.fleet import BEAT_SECONDS, Fleet, Other
+from flowactions_plugin.watch.fleet import BEAT_SECONDS, Fleet, limited_of
 from flowactions_plugin.watch.statistics import Tally
 from flowactions_plugin.watch.statistics_store import QueueAlerts, add_counts
 
@@ -93,8 +93,8 @@ class Monitor:
                 await self._beat(load)
                 others = await self._fleet.others()
                 for other in others:
-                    load.limits.begin_with(other.limited)
-                self._compare([other for other in others if other.runs])
+                    load.limits.begin_with(limited_of(other.limited))
+                self._compare([other for other in others if other.alive])
         self._load = load
         try:
             yield worker_id
@@ -113,19 +113,17 @@ class Monitor:
                     extra={"event": "statistics.lost"},
                 )
 
-    def _compare(self, others: Sequence[Other]) -> None:
-        """Log that another process ends attempts earlier or later than this one."""
-        for other in others:
-            if other.delivery_timeout != self._delivery_timeout:
-                log.warning(
-                    "attempts of this worker end after %s s, and those of worker %s after %s s: set FLOWACTIONS_DELIVERY_TIMEOUT "
-                    "to the same value everywhere",
-                    self._delivery_timeout,
-                    printable(other.name),
-                    other.delivery_timeout,
-                    extra={"event": "settings.differ"},
-                )
-                return
+    def _compare(self, others: Sequence[Any]) -> None:
+        """Log that attempts of another process end earlier or later than those of this one."""
+        own = self._delivery_timeout
+        other = next((each for each in others if each.delivery_timeout != own), None)
+        if other is not None:
+            log.warning(
+                "attempts of this worker end after %s s, and those of worker %s after %s s: "
+                "set FLOWACTIONS_DELIVERY_TIMEOUT to the same value everywhere",
+                *(own, printable(other.name), other.delivery_timeout),
+                extra={"event": "settings.differ"},
+            )
 
     async def report(self) -> None:
         """Write what was counted, and now and then that this process is alive; nothing while it does not deliver.

@@ -321,6 +321,9 @@ class TestFleet:
         caplog.clear()
         async with others[1].watching(Load(0, 0)):
             assert not caplog.records
+        await queue.run("UPDATE flowactions_workers SET stopped_at = NULL, last_seen_at = last_seen_at - 46000")
+        async with others[1].watching(Load(0, 0)):
+            assert not caplog.records
 
     async def test_a_row_that_was_removed_comes_back(self, queue: Queue) -> None:
         """The process was away for a day."""

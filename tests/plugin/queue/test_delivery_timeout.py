@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,10 @@ def test_what_follows_from_the_setting(database_url: str, seconds: str) -> None:
     assert contact.seconds == 2
 
 
+def _ahead(seconds: float) -> float:
+    return lease_clock() + seconds
+
+
 @pytest.mark.parametrize("seconds", [1, 10, 60])
 class TestSpareTime:
     """What a lease has beside the attempt does not depend on the setting, nor does what it is used for."""
@@ -122,7 +127,7 @@ class TestSpareTime:
         contact = queue.store.contact
         await claims.run_once()
         for later, waits in ((0, True), (9, True), (11, False)):
-            contact.clock = lambda later=later: lease_clock() + later
+            contact.clock = partial(_ahead, later)
             await claims._return_waiting()
             assert any(claims._lanes.waiting_rows()) is waits
         answers.set()
