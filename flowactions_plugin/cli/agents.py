@@ -35,6 +35,10 @@ MOST_NAME: Final = 80
 
 READ_ONLY: Final = "this server can only read: start it with --allow-write"
 
+UNAVAILABLE: Final = (
+    "the database did not answer, or it refused: try again in a moment; this server's log says why"
+)
+
 
 async def serve(host: str | None, organization: str | None, allow_write: bool, bodies: bool) -> int:
     """Serve until the client closes standard input.
@@ -72,7 +76,7 @@ def server_of(agent: Agent, *, allow_write: bool) -> Server[Any]:
             return _answer(await called(agent, params.name, params.arguments or {}, _actor(context)))
         except StorageUnavailable as exc:
             log.error("%s", exc, extra={"event": "command.storage_unavailable"})  # noqa: TRY400
-            return _answer("the database did not answer: try again in a moment", is_error=True)
+            return _answer(UNAVAILABLE, is_error=True)
         except FlowActionsError as exc:
             return _answer(advice(exc)[0], is_error=True)
         except Exception as exc:  # the next call may succeed

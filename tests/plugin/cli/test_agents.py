@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -332,7 +333,7 @@ async def test_a_database_that_is_away_is_an_error(serve: Serve, postgres_url: s
         await read(client, "overview_read")
         async with Outage(postgres_url, "refused").lasting():
             words = await refused(client, "overview_read")
-        assert words == "the database did not answer: try again in a moment"
+        assert words.startswith("the database did not answer, or it refused: try again in a moment")
         await read(client, "overview_read")
 
 
@@ -359,8 +360,11 @@ def make():
 """
 
 
-async def test_standard_output_carries_the_protocol_alone(sqlite_url: str, tmp_path: Path) -> None:
-    """What a host prints, or a program of it, goes to standard error, and so does the log."""
+@pytest.mark.parametrize("is_interrupted", [False, True])
+async def test_standard_output_carries_the_protocol_alone(
+    sqlite_url: str, tmp_path: Path, is_interrupted: bool
+) -> None:
+    """What a host prints, or a program of it, goes to standard error, and so does the log; an interrupt ends it at once."""
     (tmp_path / "printing.py").write_text(HOST)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "flowactions_plugin.cli", "--log-level", "debug"),
@@ -371,19 +375,24 @@ async def test_standard_output_carries_the_protocol_alone(sqlite_url: str, tmp_p
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    hello = {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "n", "version": "1"},
-    }
+    assert process.stdin is not None
+    assert process.stdout is not None
+    client = {"name": "n", "version": "1"}
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
     message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    process.stdin.write(f"{json.dumps(message)}\n".encode())
     async with asyncio.timeout(SAFETY_SECONDS):
-        out, err = await process.communicate(f"{json.dumps(message)}\n".encode())
-    (line,) = out.decode().splitlines()
+        line = await process.stdout.readline()
+        if is_interrupted:
+            process.send_signal(signal.SIGINT)
+            await process.wait()
+        process.stdin.close()
+        out, err = await process.communicate()
     assert json.loads(line)["result"]["serverInfo"]["name"] == "flowactions"
+    assert out == b""
     assert b"a host that prints" in err
     assert b"and starts a program" in err
-    assert process.returncode == 0
+    assert process.returncode == (-signal.SIGINT if is_interrupted else 0)
 
 
 class TestStart:
