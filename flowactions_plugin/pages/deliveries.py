@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
@@ -100,6 +101,14 @@ async def list_deliveries(visit: NamedDependency[Visit]) -> Response[bytes]:
     )
 
 
+def _text_of(message: str) -> str:
+    """Return the text of a stored chat message; what cannot be read as one is shown as it is."""
+    try:
+        return msgspec.json.decode(message, type=dict[str, str]).get("text", message)
+    except (msgspec.MsgspecError, UnicodeError):
+        return message
+
+
 @get("/deliveries/{delivery_id:str}")
 async def show_delivery(visit: NamedDependency[Visit], delivery_id: FromPath[str]) -> Response[bytes]:
     """Show one delivery: why it is not sent yet, what it sends, its attempts, what people did to it."""
@@ -107,9 +116,9 @@ async def show_delivery(visit: NamedDependency[Visit], delivery_id: FromPath[str
     if found is None:
         raise Problem("not_found", "No delivery has this id.")
     row = found.row
-    body = row.body or ""
     last = row.attempt_log[-1] if row.attempt_log else None
     is_chat = kind_of(row.destination) == CHAT
+    body = _text_of(row.body or "") if is_chat else row.body or ""
     is_unsigned = row.is_unsigned_test or (last is not None and UNSIGNED in (last.note or ""))
     return visit.page(
         "delivery.html",

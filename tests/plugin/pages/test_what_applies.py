@@ -193,3 +193,17 @@ async def test_a_delivery_is_named_after_its_flow_and_node_and_says_that_it_wait
     listed = (await site.get("/deliveries?q=status:behind")).text
     assert re.search(named, listed)
     assert (listed.count("<tr data-live"), listed.count("waits for the one before it")) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"), [(b'{"text":"one\\n<b> \\u20ac"}', "one\n&lt;b&gt; €"), (b"{}", "{}"), (b"[1", "[1")]
+)
+async def test_a_chat_message_is_shown_as_its_text(site: Site, body: bytes, shown: str) -> None:
+    """And what is stored as none, as it is stored."""
+    row = await site.put(body=body)
+    await site.execute(
+        "UPDATE flowactions_outbox SET destination = 'chat://T1', url = 'chat://T1/C1' WHERE id = :id", id=row
+    )
+    page = (await site.get(f"/deliveries/{row}")).text
+    assert f'<pre tabindex="0">{shown}</pre>' in page
+    assert "As curl" not in page
