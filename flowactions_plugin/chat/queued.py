@@ -89,10 +89,11 @@ def _unusable(chat: Chat, stored: StoredConnection | None, waiting: Waiting) -> 
     reason = f"{code}: {advice(code)}"
     if stored.status == "active":  # the keys of this process do not open its token
         return Aborted("chat", reason, waits=True)
-    return Aborted("chat", reason, delay=_pause(waiting))
+    return Aborted("chat", reason, delay=pause_after(waiting))
 
 
-def _pause(waiting: Waiting) -> float:
+def pause_after(waiting: Waiting) -> float:
+    """Return after how many seconds it is looked again whether a revoked connection can be used: seldom, when it waits for long."""
     waited = LONGEST_DELAY - (waiting.left_ms or 0) / 1000
     return min(max(waited / 4, PAUSES[0]), PAUSES[1])
 
@@ -157,7 +158,7 @@ class QueuedSender:
             delay = min(max(1.0, refusal.retry_after or 0.0), LONGEST_DELAY)
             return Aborted("chat", reason, delay=delay, failure=CHAT_LIMITED)
         if code in REVOKED:
-            return Aborted("chat", reason, delay=_pause(waiting))
+            return Aborted("chat", reason, delay=pause_after(waiting))
         if code in TRANSIENT and seconds >= SEND_SECONDS + STALL_SECONDS:
             return Aborted("stall", "this process stood still meanwhile")
         return Outcome(

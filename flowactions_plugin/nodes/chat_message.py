@@ -30,6 +30,7 @@ from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.directory import NOT_CHECKED
 from flowactions_plugin.chat.failures import (
+    FOR_OPERATORS,
     REVOKED,
     UNEXPECTED,
     ChatRefused,
@@ -256,7 +257,12 @@ class ChatMessageNode:
             log_sent(node_id)
         else:
             reason = "not_connected" if error.startswith("not_connected:") else "send_failed"
-            log_not_sent(node_id, organization_id, _NotSent(reason, error))
+            code, _, said = error.partition(": ")
+            log_not_sent(
+                node_id,
+                organization_id,
+                _NotSent(reason, said, code, for_operators=FOR_OPERATORS.get(code, "")),
+            )
         result = "sent" if error is None else reason
         self._count(result, to_member=queued.is_to_member(body))
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -18,7 +19,7 @@ from sqlalchemy import text
 from flowactions_conformance.chat_provider import Fault, Workspace, sample_workspace
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Deferred, HostOrigin, Node, NodeDraft, OutboundWebhook
-from flowactions_plugin.chat.queued import NOT_CONNECTED, url_of
+from flowactions_plugin.chat.queued import NOT_CONNECTED, pause_after, url_of
 from flowactions_plugin.errors import ActionInvalid, NotConfigured, StorageUnavailable
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations.port import Operations
@@ -88,6 +89,16 @@ class Queued:
     async def due(self, row_id: str) -> None:
         """Let a row that waits be due now."""
         await self.execute("UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = :id", id=row_id)
+
+    async def waits_again(self, row_id: str) -> Any:
+        """Let a row that waits be looked at once more; give it as it waits then."""
+        await self.due(row_id)
+
+        async def looked() -> Any:
+            row = await self.row(row_id)
+            return row if row.next_attempt_at > 1 and row.claimed_by is None else None
+
+        return await until(looked)
 
     @property
     def texts(self) -> list[str]:
@@ -312,6 +323,10 @@ class TestRefusals:
             assert (row.status, row.attempts, row.error_class) == ("dead", 1, "chat_refused")
             assert row.last_error == "not_in_channel: Invite the app to the channel first."
         await until(lambda: caplog.messages.count("chat_message node n not sent: send_failed") == 2)
+        because = (
+            "chat_message node n of organization acme: not_in_channel: Invite the app to the channel first."
+        )
+        assert caplog.messages.count(because) == 2
 
     async def test_it_says_nothing_about_the_workspace(self, queued: Queued) -> None:
         """Of a channel that is refused, nobody is alerted, and nothing is paused; a workspace that does not answer fails."""
@@ -356,8 +371,9 @@ class TestConnections:
         row = await queued.waits(first, "waits")
         assert (row.attempts, row.waiting_since, row.last_error[:13]) == (0, None, "token_revoked")
         await queued.run.settled()
-        await queued.due(first)
-        await queued.waits(first, "waits")
+        row = await queued.waits_again(first)
+        assert (row.attempts, row.waiting_since, row.error_class) == (0, None, "waits")
+        assert row.next_attempt_at - row.updated_at >= 5000
         await queued.run.connect()
         await queued.due(first)
         await queued.ended(second)
@@ -419,6 +435,9 @@ class TestConnections:
         row = await queued.waits(row_id, "waits")
         assert row.attempts == 0
         assert row.waiting_since is not None
+        await queued.execute("UPDATE flowactions_outbox SET waiting_since = waiting_since - 3600000")
+        row = await queued.waits_again(row_id)
+        assert row.next_attempt_at - row.updated_at == 60_000  # once a minute at the least
         sender._chat = chat
         await queued.due(row_id)
         assert (await queued.ended(row_id)).status == "delivered"
@@ -508,3 +527,9 @@ def test_a_url_has_exactly_two_ids() -> None:
     assert url_of("T/1", "a/b?c#d%") == "chat://T%2F1/a%2Fb%3Fc%23d%25"
     for target in ("", " ", "a b", "é", "x" * 256, "\ud800", "a\n"):
         assert url_of("T1", target) is None
+
+
+@pytest.mark.parametrize(("waited", "pause"), [(0, 5), (20, 5), (100, 25), (240, 60), (86_000, 60)])
+def test_a_revoked_connection_is_looked_at_less_often_with_time(waited: int, pause: int) -> None:
+    """From five seconds to a minute, however many messages wait."""
+    assert pause_after(SimpleNamespace(left_ms=86_400_000 - waited * 1000)) == pause
