@@ -79,8 +79,8 @@ def server_of(agent: Agent, *, allow_write: bool) -> Server[Any]:
             return _answer(UNAVAILABLE, is_error=True)
         except FlowActionsError as exc:
             return _answer(advice(exc)[0], is_error=True)
-        except Exception as exc:  # the next call may succeed
-            log.exception("a tool failed unexpectedly", extra={"event": "command.failed"})
+        except Exception as exc:  # the next call may succeed; a secret may be in its message
+            log.debug("a tool failed unexpectedly", exc_info=True, extra={"event": "command.failed"})
             return _answer(f"failed unexpectedly: {summary(exc)}", is_error=True)
 
     return Server(

@@ -15,8 +15,9 @@ import pytest
 from sqlalchemy import insert, select, update
 
 from flowactions_plugin.cli.changing import NOT_CHANGED
-from flowactions_plugin.cli.tools import MOST_COUNTED, MOST_WRITTEN
+from flowactions_plugin.cli.tools import MOST_COUNTED, MOST_WRITTEN, Agent
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage import schema
 from tests.commanding import ROOT, command
 from tests.docs.fences import blocks_of
@@ -296,6 +297,23 @@ async def test_what_is_wrong_is_said_in_words(serve: Serve, queue: Queue, tmp_pa
             assert "Traceback" not in answer
         await read(client, "overview_read")
     assert "Traceback" not in (tmp_path / "errors").read_text()
+
+
+async def test_an_unexpected_error_shows_no_message() -> None:
+    """A secret may be in it: type and place are enough."""
+    from mcp import Client  # noqa: PLC0415
+
+    from flowactions_plugin.cli.agents import server_of  # noqa: PLC0415
+
+    class Failing:
+        async def overview(self, scope: Scope) -> None:
+            raise ZeroDivisionError("hunter2")
+
+    insights: Any = Failing()
+    async with Client(server_of(Agent(insights, insights, None, bodies=False), allow_write=False)) as client:
+        words = await refused(client, "overview_read")
+    assert words.startswith("failed unexpectedly: ZeroDivisionError in ")
+    assert "hunter2" not in words
 
 
 async def test_a_result_is_bounded(serve: Serve, queue: Queue) -> None:
