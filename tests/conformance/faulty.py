@@ -444,6 +444,7 @@ ALTERED = [
 
         self._store.start_run, self._store.run = start_run, run
         made.app._lifespan_managers.append(lifespan)"""),
+    Fault("order-dropped", "A walk gets the fields of a node that the host knew when it was written.", (("walker.py", 'config=item["config"])\n', 'config={key: value for key, value in item["config"].items() if key != "webhookInOrder"})\n'),)),
     Fault("sends-before-it-commits", "Nodes are reached outside of the transaction that keeps the run.", (("walker.py", "            await self._store.add_results(run.id, [result], transaction)\n", ""), ("walker.py", "        async with self._store.transaction() as connection:\n            await self._store.start_run(run, connection)\n", """        turn = None if paced else await self._walk_through(run)
         async with self._store.transaction() as connection:
             await self._store.start_run(run, connection)

@@ -107,6 +107,44 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
 
 
 @check(
+    "DURABILITY-4",
+    profile="durability",
+    clause="contract: Transactions; settings: FLOWACTIONS_CHAT_DELIVERY",
+    alone=True,
+    causes=("reach() is called without the transaction in which the run is written",),
+)
+async def rolls_back_queued_chat_with_the_host(trial: Trial) -> None:
+    """With queued chat, nothing is posted for a run whose commit failed, and a message of the next run is posted."""
+    await trial.start(settings={"FLOWACTIONS_CHAT_DELIVERY": "queued"})
+    text = trial.id("queued")
+    config = {
+        "chatActionType": "channel",
+        "chatChannelId": "C0GENERAL",
+        "chatMessageText": f"{text} {{{{content}}}}",
+    }
+    flow = trial.flow(Action(id=trial.id("chat"), type="chat_message", config=config), trial.probe("behind"))
+    await trial.seed(flow)
+    await chat.connect(trial, trial.author)
+
+    def posted() -> list[str]:
+        return [each.text for each in trial.session.provider.messages if each.text.startswith(text)]
+
+    await trial.call("fail_commit")
+    try:
+        await trial.open(flow, content="lost")
+    except DriverFault as exc:
+        trial.note("host", f"open failed, as it should: {exc}")
+    kept = len(trial.reached("behind")) - 1
+    await trial.open(flow, content="kept")
+    await trial.until(
+        lambda: any("kept" in each for each in posted()),
+        "after a failed commit, the queued message of the next run was not posted",
+    )
+    expected = [f"{text} lost"] * (max(0, kept)) + [f"{text} kept"]
+    trial.equal(posted(), expected, "the commit of a run failed, but its queued message was posted")
+
+
+@check(
     "DURABILITY-5",
     profile="durability",
     clause="contract: What a host provides (node, signing_secret); spec 5.3.6",

@@ -317,3 +317,28 @@ async def sends_each_attempt_once(trial: Trial) -> None:
             1,
             f"one attempt of a delivery, which was answered {status}, arrived as several requests",
         )
+
+
+@check(
+    "EAGER-11",
+    profile="core",
+    clause="contract: Advancing, Structs (Walk, Node)",
+    causes=(
+        "the config that reach() gets is not all of what was saved: a field is left out, or has another type",
+        "user_id of Walk is another one in each run of the same user",
+    ),
+)
+async def sends_one_after_another(trial: Trial) -> None:
+    """A node that sends one after another sends a user's second webhook when the first has arrived, which needs two attempts."""
+    node = trial.webhook("ordered", webhookUrl=trial.hook("ordered", fails=1), webhookInOrder=True)
+    flow = trial.flow(node)
+    await trial.seed(flow)
+    for content in ("first", "second"):
+        await trial.open(flow, user="Ada", content=content)
+    await trial.until_arrived("ordered", 4)
+    order = ["first" if "first" in each.body else "second" for each in trial.arrivals("ordered")]
+    trial.equal(
+        order,
+        ["first", "first", "second", "second"],
+        "two webhooks of a user, which are to be sent one after another, were not",
+    )
