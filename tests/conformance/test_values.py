@@ -60,7 +60,12 @@ async def test_the_report_names_the_seed() -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("method", "check"),
-    [("fail_commit", "DURABILITY-3"), ("fail_database", "DURABILITY-5"), ("fail_auth_event", "INBOUND-2")],
+    [
+        ("fail_commit", "DURABILITY-4"),
+        ("fail_commit", "DURABILITY-3"),
+        ("fail_database", "DURABILITY-5"),
+        ("fail_auth_event", "INBOUND-2"),
+    ],
 )
 async def test_a_driver_that_does_nothing_proves_nothing(method: str, check: str) -> None:
     """What it should have made fail is not testable, and the message says that nothing failed."""

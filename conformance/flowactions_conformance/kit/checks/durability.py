@@ -10,7 +10,7 @@ from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import chat
 from flowactions_conformance.kit.support.client import Client
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Action
+from flowactions_conformance.kit.under_test import Action, Flow
 
 CONNECTION = "/integrations/chat/connection"
 NO_DELIVERIES = {"FLOWACTIONS_HOST_WORKER": "off"}
@@ -75,20 +75,7 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
     await trial.start()
     flow = trial.flow(trial.step("shown"), trial.probe("node"), trial.webhook("hook"))
     await trial.seed(flow)
-    await trial.call("fail_commit")
-    kept = 0
-    try:
-        await trial.open(flow, content="first")
-    except DriverFault as exc:
-        trial.note("host", f"open failed, as it should: {exc}")
-    else:
-        # A host may repeat a transaction that failed: then the run that it has kept is the last one.
-        kept = len(trial.reached("node")) - 1
-        if kept < 1:
-            raise NotTestable(
-                "fail_commit() has no effect: open() returned a run as if nothing had failed. Make the commit fail by which the"
-                " host stores the next opened run; if your host repeats it, make open() fail"
-            )
+    kept = await _kept_of_a_failed_commit(trial, flow, "node")
     await trial.nothing_more_is_sent()
     events = {arrival.event_id for arrival in trial.arrivals("hook")}
     trial.expect(
@@ -129,18 +116,13 @@ async def rolls_back_queued_chat_with_the_host(trial: Trial) -> None:
     def posted() -> list[str]:
         return [each.text for each in trial.session.provider.messages if each.text.startswith(text)]
 
-    await trial.call("fail_commit")
-    try:
-        await trial.open(flow, content="lost")
-    except DriverFault as exc:
-        trial.note("host", f"open failed, as it should: {exc}")
-    kept = len(trial.reached("behind")) - 1
+    kept = await _kept_of_a_failed_commit(trial, flow, "behind")
     await trial.open(flow, content="kept")
     await trial.until(
         lambda: any("kept" in each for each in posted()),
         "after a failed commit, the queued message of the next run was not posted",
     )
-    expected = [f"{text} lost"] * (max(0, kept)) + [f"{text} kept"]
+    expected = [f"{text} first"] * bool(kept) + [f"{text} kept"]
     trial.equal(posted(), expected, "the commit of a run failed, but its queued message was posted")
 
 
@@ -195,6 +177,23 @@ def _raised(trial: Trial, node: Action) -> bool:
         and event.data["raised"] not in {"", "OriginGone"}
         for event in trial.reports("host_call")
     )
+
+
+async def _kept_of_a_failed_commit(trial: Trial, flow: Flow, node: str) -> int:
+    """Open a run whose commit fails; return how many runs were kept: one, if the host repeats what has failed."""
+    await trial.call("fail_commit")
+    try:
+        await trial.open(flow, content="first")
+    except DriverFault as exc:
+        trial.note("host", f"open failed, as it should: {exc}")
+        return 0
+    # A host may repeat a transaction that failed: then the run that it has kept is the last one.
+    if (kept := len(trial.reached(node)) - 1) < 1:
+        raise NotTestable(
+            "fail_commit() has no effect: open() returned a run as if nothing had failed. Make the commit fail by which the"
+            " host stores the next opened run; if your host repeats it, make open() fail"
+        )
+    return kept
 
 
 async def _survives(trial: Trial, end: Callable[[], Awaitable[None]], what: str) -> None:
