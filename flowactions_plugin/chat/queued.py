@@ -15,7 +15,14 @@ from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, ad
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.egress.attempt import CHAT_LIMITED, CHAT_REFUSED, CHAT_UNREACHABLE, Aborted, Outcome
+from flowactions_plugin.egress.attempt import (
+    CHAT_LIMITED,
+    CHAT_REFUSED,
+    CHAT_UNREACHABLE,
+    Aborted,
+    Message,
+    Outcome,
+)
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 
 NOT_CONNECTED: Final = "not_connected: the chat workspace was disconnected"
@@ -33,27 +40,19 @@ STALL_SECONDS: Final = 1.0
 _TARGET = re.compile(r"[!-~]{1,255}", re.ASCII)
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+class Text(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of a row: the finished text, and whether it goes to a member."""
 
     text: str
     to_member: bool = False
 
 
-class Waiting(Protocol):
-    """A message that a worker has claimed."""
+class Waiting(Message, Protocol):
+    """A message that a worker has claimed: its URL is one of `url_of`, its body a `Text` as JSON."""
 
     @property
     def organization_id(self) -> str:
         """Whose it is."""
-
-    @property
-    def url(self) -> str:
-        """Of `url_of`."""
-
-    @property
-    def body(self) -> bytes | None:
-        """A `Message`, as JSON."""
 
     @property
     def origin(self) -> object:
@@ -72,7 +71,7 @@ def url_of(team_id: str, target: str) -> str | None:
 def is_to_member(body: bytes | None) -> bool:
     """Return whether the message of a row goes to a member."""
     try:
-        return msgspec.json.decode(body or b"", type=Message).to_member
+        return msgspec.json.decode(body or b"", type=Text).to_member
     except msgspec.DecodeError:
         return False
 
@@ -132,7 +131,7 @@ class QueuedSender:
         unusable = _unusable(chat, stored, waiting)
         if stored is None or unusable is not None:  # of no connection, it is always something
             return unusable or GONE
-        message = msgspec.json.decode(waiting.body or b"", type=Message)
+        message = msgspec.json.decode(waiting.body or b"", type=Text)
         place = getattr(waiting.origin, "flow_id", ""), getattr(waiting.origin, "node_id", "")
         try:
             await chat.messenger.send(

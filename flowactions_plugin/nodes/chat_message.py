@@ -203,6 +203,7 @@ class ChatMessageNode:
     Args:
         chat: what chat needs, or the error that says which setting is missing.
         telemetry: counts messages; ``None``: nothing does.
+        outbox: takes in messages that are queued; ``None``: the node posts them.
     """
 
     def __init__(
@@ -215,7 +216,7 @@ class ChatMessageNode:
         self.is_queued = outbox is not None
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
-        """Send the message (§7.1), or give what queues it. To send cannot be rolled back, so a deferred one is sent at least once."""
+        """Send the message (§7.1), or return what queues it. A sent one cannot be rolled back, so a deferred one is sent at least once."""
         config, _ = read_config(ChatMessageConfig, node.config)
         try:
             done = await self._send(walk, node, config, seconds_from_now(SEND_SECONDS))
@@ -256,13 +257,10 @@ class ChatMessageNode:
         if error is None:
             log_sent(node_id)
         else:
-            reason = "not_connected" if error.startswith("not_connected:") else "send_failed"
             code, _, said = error.partition(": ")
-            log_not_sent(
-                node_id,
-                organization_id,
-                _NotSent(reason, said, code, for_operators=FOR_OPERATORS.get(code, "")),
-            )
+            reason = "not_connected" if code == "not_connected" else "send_failed"
+            failure = _NotSent(reason, said or error, code if said else "", FOR_OPERATORS.get(code, ""))
+            log_not_sent(node_id, organization_id, failure)
         result = "sent" if error is None else reason
         self._count(result, to_member=queued.is_to_member(body))
 
@@ -287,7 +285,7 @@ class ChatMessageNode:
                 event_type=EVENT_TYPE,
                 entity=entity.decode(),
                 url=url,
-                body=msgspec.json.encode(queued.Message(text, config.to_member)),
+                body=msgspec.json.encode(queued.Text(text, config.to_member)),
                 max_attempts=ATTEMPTS_WITH_RETRY if config.chat_retry_on_failure else 1,
                 order_key=config.target,
             )

@@ -154,6 +154,23 @@ class TestGoingOn:
         assert sorted(await due(queue)) == [f"{sequence}-0" for sequence in range(10)]
 
 
+class TestPace:
+    async def test_the_next_message_is_due_a_second_after_the_last(self, queue: Queue) -> None:
+        """Of that sequence alone; whoever delivers is woken when it is due, and not before."""
+        woken: list[Due] = []
+        sequences = Sequences(queue.database, woken.append)
+        (paced,) = await put(queue, "paced", sequence=1)
+        (free,) = await put(queue, "free", sequence=2)
+        sequences.posted(1)
+        assert await sequences.release([1, 2]) == 2
+        rows = {row_id: await queue.row(row_id) for row_id in (paced, free)}
+        waits = {row_id: row.next_attempt_at - row.updated_at for row_id, row in rows.items()}
+        assert waits == {paced: 1000, free: 0}
+        assert [each.lane for each in woken] == [rows[free].lane]
+        await until(lambda: len(woken) == 2)
+        assert await sequences.release([1]) == 0  # it is due already
+
+
 class TestPeople:
     async def test_a_cancelled_row_that_waits_lets_nothing_go_before_its_turn(self, queue: Queue) -> None:
         """The one before it is still due."""
