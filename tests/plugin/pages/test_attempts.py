@@ -1,9 +1,11 @@
-"""What operators see of attempts."""
+"""What operators see of a delivery and its attempts."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.egress.attempt import CLOSED_KEPT, FLAWED, SENT_AGAIN
 from tests.commanding import command
 from tests.plugin.pages.conftest import Site
@@ -50,3 +52,27 @@ async def test_the_notes_of_attempts_are_shown(site: Site, database_url: str, tm
     lines = [each for each in shown.out.splitlines() if each.startswith("note of attempt")]
     assert lines == [f"note of attempt {number}: {note}" for number, note in enumerate(notes, 1) if note]
     assert "last error" not in shown.out
+
+
+async def test_a_delivery_is_named_by_its_flow_and_node(site: Site) -> None:
+    """In the list, the heading and the title alike, whatever they hold; without a flow, by its event type."""
+    site.sign_in("operator")
+    hostile = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="<b>F</b> & co", node_id="n<1>")
+    named = {
+        await site.put(event_type="order.placed", origin=hostile): (
+            "&lt;b&gt;F&lt;/b&gt; &amp; co · n&lt;1&gt;",
+            "order.placed",
+        ),
+        await site.put(event_type="own.event", state={"flow_id": None, "node_id": None}): (
+            "own.event",
+            "own.event",
+        ),
+    }
+    listed = (await site.get("/deliveries")).text
+    for row_id, (name, event_type) in named.items():
+        page = (await site.get(f"/deliveries/{row_id}")).text
+        assert f"<h1>{name} <span" in page
+        assert f"<title>{name} {row_id[-12:]}" in page
+        assert f"<dt>Event type</dt><dd>{event_type}</dd>" in page
+        cell = listed[listed.index(f'/deliveries/{row_id}">') :]
+        assert re.sub(r"</?span[^>]*>", "", cell[cell.index(">") + 1 : cell.index("</a>")]) == name
