@@ -17,7 +17,8 @@ class Scope(NamedTuple):
 
     Attributes:
         organization_id: only this organization's; ``None``: that of all organizations.
-        hides_operators: whether who looks is shown operators and commands as ``operator``, without their names.
+        hides_operators: whether who looks is shown operators and commands as ``operator``, without their names, and reads
+            reasons as an organization does.
     """
 
     organization_id: str | None = None
