@@ -185,7 +185,7 @@ async def test_a_host_that_once_answered_too_late_has_not_failed() -> None:
 async def test_a_list_that_comes_later_than_effects_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery is not said to go on because the request for it took longer than an effect may."""
     asked, answer = [], asyncio.Event()
-    monkeypatch.setitem(limits.SECONDS, "effect", 2.0)
+    monkeypatch.setitem(limits.SECONDS, "effect", 5.0)
     session = Session("a:b")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
