@@ -106,7 +106,8 @@ def _rules() -> Iterator[Rule]:
     )
     yield Rule(
         "FlowactionsBlocked",
-        f"max({names.BLOCKED.prometheus}) > 300",
+        # A delivery of a node that was deleted waits for up to six minutes, while the host is asked four times.
+        f"max({names.BLOCKED.prometheus}) > 360",
         1,
         "critical",
         "Deliveries wait without an attempt, because something fails here: a method of the host, or the egress proxy.",
