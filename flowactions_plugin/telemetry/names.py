@@ -14,7 +14,7 @@ Kind: TypeAlias = Literal["counter", "histogram", "gauge"]
 SCOPE: Final = "flowactions"
 """The name of the meter and of the tracer."""
 
-DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 75.0)
+DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 7.5, 10.0, 15.0, 30.0, 75.0)
 """Seconds. An attempt ends within ten, or within what the settings say; all processes have the same buckets."""
 
 LATENCY_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
