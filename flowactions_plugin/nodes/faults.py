@@ -11,6 +11,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from flowactions_hookspecs import ConfigProblem
+from flowactions_hookspecs.editing import MASK
+from flowactions_plugin.egress.signature import signing_key
 from flowactions_plugin.errors import BodyInvalid
 from flowactions_plugin.nodes.template import TOKEN, VARIABLES, place, split_json
 
@@ -23,6 +25,7 @@ MOST_OF_A_RULE: Final = 20
 """Problems that one rule tells of one text."""
 
 _TYPOGRAPHIC_QUOTES: Final = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u2018\u2019\u201a\u201b\u2032"
+_OF_STANDARD_WEBHOOKS: Final = re.compile(r"(?:\b|_)wh(?:sec|sk|pk)[_-]", re.IGNORECASE)
 _BLANKS: Final = " \t\r\n"
 _INVISIBLE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
@@ -93,6 +96,26 @@ def invisible(text: str, code: str = "invisible_character") -> Iterator[ConfigPr
         if not each.isprintable() or _INVISIBLE.match(each):
             yield fault(text, at, code, f"This is an invisible character (U+{ord(each):04X}). Remove it.")
             return
+
+
+def badly_pasted(text: str) -> Iterator[ConfigProblem]:
+    """Find what a signing secret has got where it was copied, or lost: the receiver would need the same."""
+    inner, quotes = text.strip(), f"\"'`{_TYPOGRAPHIC_QUOTES}"
+    message = ""
+    if not inner or inner == MASK:
+        return
+    if text != inner or len(inner.split()) > 1 or any(invisible(inner)):
+        message = "The secret contains a space, a line break or an invisible character. It counts: the receiver needs the same."
+    elif not inner.strip("*\u2022\u25cf\u00b7"):
+        message = "These are the signs that hide a secret. Copy the secret itself."
+    elif inner[0] in quotes or inner[-1] in quotes:
+        message = "The secret begins or ends with a quote. It counts: the receiver needs the same."
+    elif _OF_STANDARD_WEBHOOKS.search(inner) and signing_key(inner) == inner.encode("utf-8", "surrogatepass"):
+        message = "A secret of Standard Webhooks is whsec_ and base64. This is not, and libraries refuse it. Copy it again."
+    elif len(inner) < 16:
+        message = "A secret of fewer than 16 characters can be guessed. Use a longer one."
+    if message:
+        yield warning("suspect_secret", message)
 
 
 def wrong_id(target: str, *, to_member: bool) -> Iterator[ConfigProblem]:

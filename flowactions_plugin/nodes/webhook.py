@@ -428,7 +428,8 @@ class Reading:
             found.append(faults.warning("invalid_method", message, "webhookMethod"))
         found += faults.at("webhookHeaders", self._of_headers())
         found += self._of_body()
-        found += faults.at(SECRET_FIELD, faults.tokens_not_substituted(config.webhook_secret or ""))
+        secret = config.webhook_secret or ""
+        found += faults.at(SECRET_FIELD, (*faults.tokens_not_substituted(secret), *faults.badly_pasted(secret)))
         return faults.bounded(found)
 
     def _of_headers(self) -> Iterator[ConfigProblem]:

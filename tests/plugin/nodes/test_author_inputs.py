@@ -202,6 +202,21 @@ WRONG = [
     value("X-Note", "{{name}}", "unknown_token", VARIABLES_ARE, "{{"),
     value("X-Note", "x" * 8193, "headers_too_large", "larger than 8 KB")._replace(error=True),
     Input("webhookMethod", "P OST", "invalid_method", "POST is used"),
+    *(
+        secret(written, "suspect_secret", said)
+        for written, said in (
+            (f" {B64}", "contains a space, a line break"),
+            (f"s3 {B64}", "contains a space"),
+            (f"{B64}\u200b", "invisible character"),
+            ('"0123456789abcdef', "begins or ends with a quote"),
+            ("0123456789abcdef“", "begins or ends with a quote"),
+            ("0123456789abcde", "fewer than 16 characters can be guessed"),
+            ("********", "Copy the secret itself"),
+            ("whsec_not-base64!", "libraries refuse it. Copy it again"),
+            (f"WHSEC_{B64}", "libraries refuse it. Copy it again"),
+            (f"v1,whsec_{B64}", "libraries refuse it. Copy it again"),
+        )
+    ),
     secret(f"{{{{userId}}}}{B64}", "token_not_substituted", "{{userId}} is not substituted here"),
     Input("chatChannelId", "", "missing_target", "Choose a channel", error=True),
     Input("chatChannelId", "#general", "not_an_id", "This is no id"),
