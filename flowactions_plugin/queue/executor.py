@@ -91,6 +91,7 @@ class Executor:
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
         self._others = others
+        self._stall_seconds = timing.stall_seconds
         self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
         self.completer = completer
@@ -100,7 +101,7 @@ class Executor:
     @property
     def behind(self) -> bool:
         """Whether something has to be written, or read after a stall, before anything else is claimed."""
-        return self.completer.behind or self.lag.longest() >= self._timing.stall_seconds
+        return self.completer.behind or self.lag.longest() >= self._stall_seconds
 
     async def settle(self) -> None:
         """Write what has to be written before anything else is claimed.
@@ -111,7 +112,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        stalled = self.lag.pop_longest() >= self._timing.stall_seconds
+        stalled = self.lag.pop_longest() >= self._stall_seconds
         if stalled:
             await asyncio.sleep(2 * GRACE_SECONDS)
         if stalled or self.completer.behind:
