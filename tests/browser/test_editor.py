@@ -138,7 +138,8 @@ async def test_a_node_is_edited_tried_and_followed_and_no_change_is_lost(page: P
     await page.fill("#sample-userId", "zoe")
     await page.fill("#sample-content", "two <pizzas>")
     await expect(page.locator("#preview")).to_contain_text("To #orders")
-    await expect(page.locator("#preview blockquote")).to_have_text("New order from *zoe*: two &lt;pizzas&gt;")
+    await expect(page.locator("#preview blockquote")).to_have_text("New order from zoe: two <pizzas>")
+    await expect(page.locator("#preview blockquote strong")).to_have_text("zoe")
     await page.fill("#field-chatChannelId", "gen")
     await page.keyboard.press("Tab")  # before the list is there: the only match is taken
     await expect(page.locator("#field-chatChannelId")).to_have_value("#general")

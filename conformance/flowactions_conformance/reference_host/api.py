@@ -42,6 +42,8 @@ from flowactions_hookspecs import (
 )
 
 PAGES = Path(__file__).parent / "pages"
+CHAT_PAGES = Path(__file__).parents[1] / "chat_provider" / "pages"
+"""Have what shows a message as the workspace does."""
 
 Person = NamedDependency[DashboardPrincipal]
 Data = dict[str, Any]
@@ -336,7 +338,7 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
     ]
     return [
         Router("/", route_handlers=routers, dependencies=shared, exception_handlers=HANDLERS),
-        create_static_files_router("/static", [PAGES], include_in_schema=False),
+        create_static_files_router("/static", [PAGES, CHAT_PAGES], include_in_schema=False),
     ]
 
 

@@ -1,31 +1,15 @@
 // Shows the messages as they arrive. Text is only ever set as text: nothing in a message is executed.
-// As in the real thing, a mark counts only at a word's edge: snake_case_names stay as they are.
-const MARKS = /(?<!\w)(?:\*(?<strong>[^*\n]+)\*|_(?<em>[^_\n]+)_|`(?<code>[^`\n]+)`)(?!\w)/g;
+import { formatted } from "./mrkdwn.js";
+
 const list = document.querySelector("#messages");
 let shown = 0;
 let drawn = "";
-
-function unescaped(text) {
-  return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
-}
 
 function element(tag, className, ...children) {
   const made = document.createElement(tag);
   made.className = className;
   made.append(...children);
   return made;
-}
-
-function formatted(text) {
-  const parts = [];
-  let end = 0;
-  for (const match of text.matchAll(MARKS)) {
-    parts.push(unescaped(text.slice(end, match.index)));
-    const [tag, inner] = Object.entries(match.groups).find(([, value]) => value !== undefined);
-    parts.push(element(tag, "", unescaped(inner)));
-    end = match.index + match[0].length;
-  }
-  return [...parts, unescaped(text.slice(end))];
 }
 
 function rendered(message) {

@@ -2,6 +2,7 @@
 
 import { badge, h } from "./dom.js";
 import { Latest, check, draftOf, preview, test } from "./drafts.js";
+import { formatted } from "./mrkdwn.js";
 import { SchemaForm } from "./schema-form.js";
 
 const PAUSE_MS = 300;
@@ -120,7 +121,7 @@ export class NodePanel {
     if (shown.headers?.length) parts.push(h("details", { open }, h("summary", {}, `${shown.headers.length} headers`), h("dl", {}, ...shown.headers.flatMap(({ key, value }) => [h("dt", {}, key), h("dd", {}, value)]))));
     if (shown.body != null) parts.push(h("pre", { tabindex: "0", "aria-label": "Body" }, shown.body));
     if (shown.target) parts.push(h("p", { class: "line" }, "To ", h("strong", {}, this.form.label(shown.target))));
-    if (shown.text != null) parts.push(h("blockquote", {}, shown.text));
+    if (shown.text != null) parts.push(h("blockquote", {}, ...formatted(shown.text)));
     if (!parts.length) parts.push(h("p", { class: "muted" }, shown.problems[0]?.message ?? "Nothing would be sent."));
     else if (shown.problems.some(({ severity }) => severity === "error")) parts.push(h("p", { class: "problem error" }, "This will not be sent until you fix the problems in the form."));
     return this.shown.replaceChildren(...parts);
