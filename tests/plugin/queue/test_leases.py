@@ -151,7 +151,7 @@ async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(q
         finally:
             flying -= 1
 
-    executor = an_executor(queue, answer, timing=Timing(deadline_seconds=60.0))
+    executor = an_executor(queue, answer, timing=Timing(lease_seconds=80.0, deadline_seconds=60.0))
     executor._now = lambda: 0.0  # no delivery begins too late for its deadline
     timing = Timing(quarantine_seconds=60.0)
     async with delivering(queue, continuously(queue, executor, 100, 10), timing):
