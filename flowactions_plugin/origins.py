@@ -80,5 +80,5 @@ def is_host_name(host: str) -> bool:
 
 
 def is_number(host: str) -> bool:
-    """Return whether systems read a host as an IPv4 address, in whatever spelling: its last label is a number."""
+    """Return whether systems read a host as an IPv4 address: its last label is a number, decimal or hexadecimal."""
     return _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]) is not None

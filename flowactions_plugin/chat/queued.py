@@ -29,10 +29,10 @@ NOT_CONNECTED: Final = "not_connected: the chat workspace was disconnected"
 """Why a message is dead whose workspace is not the organization's any more."""
 
 LONGEST_DELAY: Final = 24 * 3600.0
-"""Seconds. A message waits no longer, whatever the provider asks for."""
+"""Seconds: the longest wait, also if the provider asks for more."""
 
 PAUSES: Final = (5.0, 60.0)
-"""Seconds after which it is looked again whether a revoked connection can be used: at first, and after some minutes."""
+"""Seconds to the next look at a revoked connection: at first, and after some minutes."""
 
 STALL_SECONDS: Final = 1.0
 """A call that ended so long after its time did so because this process stood still."""
@@ -79,10 +79,8 @@ def is_to_member(body: bytes | None) -> bool:
 GONE: Final = Aborted("chat", NOT_CONNECTED, ends=True)
 
 
-def _unusable(chat: Chat, stored: StoredConnection | None, waiting: Waiting) -> Aborted | None:
+def _unusable(chat: Chat, stored: StoredConnection, waiting: Waiting) -> Aborted | None:
     """Return why a connection cannot be used for a message now; ``None``: it can."""
-    if stored is None or not waiting.url.startswith(f"chat://{_quoted(stored.team_id)}/"):
-        return GONE
     if (code := chat.connections.reason(stored)) is None:
         return None
     reason = f"{code}: {advice(code)}"
@@ -92,7 +90,7 @@ def _unusable(chat: Chat, stored: StoredConnection | None, waiting: Waiting) -> 
 
 
 def pause_after(waiting: Waiting) -> float:
-    """Return after how many seconds it is looked again whether a revoked connection can be used: seldom, when it waits for long."""
+    """Return the seconds to the next look at a revoked connection: more, the longer its message has waited."""
     waited = LONGEST_DELAY - (waiting.left_ms or 0) / 1000
     return min(max(waited / 4, PAUSES[0]), PAUSES[1])
 
@@ -128,9 +126,10 @@ class QueuedSender:
             stored = await chat.messenger.connection_of(waiting.organization_id, until)
         except StorageUnavailable as exc:
             return Aborted("chat", "the chat connection could not be read", waits=True, detail=str(exc))
-        unusable = _unusable(chat, stored, waiting)
-        if stored is None or unusable is not None:  # of no connection, it is always something
-            return unusable or GONE
+        if stored is None or not waiting.url.startswith(f"chat://{_quoted(stored.team_id)}/"):
+            return GONE
+        if (unusable := _unusable(chat, stored, waiting)) is not None:
+            return unusable
         message = msgspec.json.decode(waiting.body or b"", type=Text)
         place = getattr(waiting.origin, "flow_id", ""), getattr(waiting.origin, "node_id", "")
         try:

@@ -80,8 +80,8 @@ class EgressGuard:
 
     Args:
         development: whether loopback and private networks are allowed.
-        allow: networks that are allowed whatever the rules say, and names that may have addresses as in development. What is
-            metadata needs a network that is as narrow as the rule's own.
+        allow: networks that are allowed although a rule forbids them, and names that may have addresses as in development.
+            Metadata needs a network that is as narrow as the rule's own.
         resolve: looks up a name's addresses; ``None`` where only a proxy can: then only the form of URLs and
             literal addresses are checked.
     """

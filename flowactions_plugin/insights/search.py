@@ -139,7 +139,7 @@ def within(scope: Scope, wanted: Filter) -> Filter | None:
 
 
 class Part(NamedTuple):
-    """A part of a search, of which each list has one value: a filter, and conditions beside it, of states that are not stored."""
+    """A part of a search: a filter whose lists have one value each, and the conditions of states that are not stored."""
 
     wanted: Filter
     beside: Conditions = ()

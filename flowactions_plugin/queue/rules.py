@@ -55,7 +55,7 @@ UNKNOWN: Final = tuple(
 that number. With the last one, the row is dead."""
 
 CHAT_WAIT_SECONDS: Final = 60
-"""How long a chat message waits at the most until it is looked again whether it can be posted."""
+"""The longest time until a chat message that waits is tried again."""
 
 CHAT_HOURS: Final = 24
 TOO_LATE: Final = f"too late: it could not be posted within {CHAT_HOURS} hours"
@@ -154,7 +154,7 @@ class Timing(NamedTuple):
 
     @property
     def wait_seconds(self) -> float:
-        """How long what was claimed may wait before it begins, and how often a database that is away is tried at the least."""
+        """How long a claimed row may wait before it begins. A database that is away is tried at least as often."""
         return self.spare_seconds / 2
 
     @property

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
     name: str
     detail: str
-    state: State
+    state: Any
     is_fault: bool = False
     wrong: str | None = None
 

@@ -108,8 +108,9 @@ async def test_an_overview_costs_no_more_with_more_of_anything(
         seen = Watched(queue.database, "flowactions_")
         work.append(sorted([await seen.work(lambda _: insights.overview(scope)) for _ in range(3)])[1])
     assert work[0] > 5
-    # The server's planner has several ways, of which one reads some 250 and others up to 3,200 blocks, whatever grows.
-    assert work[1] <= max(1.5 * work[0], 3200), work
+    # For failing nodes, the server's planner has several ways: one reads some 250 blocks, others up to 3,200.
+    most = 3200 if grows == "nodes" and queue.database.sql.is_server else 0
+    assert work[1] <= max(1.5 * work[0], most), work
 
 
 @pytest.mark.parametrize("scope", [Scope(None), Scope("acme")])
