@@ -14,6 +14,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
+from flowactions_plugin.queue.hand import Hand
 from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
@@ -51,6 +52,7 @@ class Completer:
         sequences: releases what waited for a delivery that has ended; ``None``: a look does.
 
     Attributes:
+        hand: what the worker has in hand: what ends there is written here.
         load: of the worker; what hangs is forgotten when an organization was purged.
     """
 
@@ -70,8 +72,7 @@ class Completer:
         self._writing = asyncio.Lock()
         self._lingering: asyncio.Task[None] | None = None
         self._failed = False
-        self._in_hand: set[str] = set()
-        self._written_ahead: set[tuple[str, str]] = set()
+        self.hand = Hand()
         self.load = Load()
 
     @property
@@ -84,29 +85,11 @@ class Completer:
         """Whether something has to be written before anything else is claimed."""
         return self._failed or len(self._waiting) > BATCH
 
-    def take(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Return what of a claim is not in hand yet; it is from now on, until its outcome was written.
-
-        The rest is in hand when this process stood still between a look at its leases and the claim. What comes of these is
-        written under the new claim, and may have been before the claim's answer came.
-        """
-        ahead = self._written_ahead
-        written = {(each.id, each.token) for each in claimed} & ahead if ahead else ()
-        ahead.difference_update(written)
-        taken = [
-            each for each in claimed if each.id not in self._in_hand and (each.id, each.token) not in written
-        ]
-        self._in_hand.update([each.id for each in taken])
-        return taken
-
-    def forget(self, delivery: ClaimedDelivery) -> None:
-        """Record that a delivery ended without an outcome: when it is claimed again, it is executed again."""
-        self._in_hand.discard(delivery.id)
-
     def complete(self, *completions: Completion) -> None:
         """Accept ends of claims; they are written a moment later, together with others. `flush` waits for them."""
         self._waiting += completions
         for each in completions:
+            self.hand.end(each.delivery)
             if each.attempted and self._sequences is not None and kind_of(each.delivery.destination) == CHAT:
                 # Before it is written, so that no release is earlier.
                 self._sequences.posted(each.delivery.sequence)
@@ -158,11 +141,11 @@ class Completer:
         for each in batch:
             delivery, end = each.delivery, ends[each.delivery.id]
             if end.kind == "again":
-                self._written_ahead.add((delivery.id, end.detail))
+                self.hand.again(delivery, end.detail)
                 later = msgspec.structs.replace(delivery, token=end.detail)
                 self._waiting.append(msgspec.structs.replace(each, delivery=later))
                 continue
-            self.forget(delivery)
+            self.hand.written(delivery)
             if end.kind == "purged":
                 self.load.limits.forget()
                 outcome = msgspec.structs.replace(each.outcome, error=PURGED)

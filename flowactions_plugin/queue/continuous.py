@@ -62,6 +62,8 @@ class ContinuousClaims:
         self._store = store
         self._executor = executor
         self._lanes: Lanes = Lanes(slots, per_destination, executor.load.limits, executor.lag.running)
+        self._hand = executor.hand
+        self._hand.lanes = self._lanes
         executor.load.slow = self._lanes.slow
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
@@ -97,7 +99,9 @@ class ContinuousClaims:
         """Keep a place for a row with these columns, and return it as it will be claimed; ``None``: there is no place."""
         if not self._claiming or self._executor.behind or not self._lanes.reserve(_lane(values)):
             return None
-        return self._store.claim_with_enqueue(values)
+        row = self._store.claim_with_enqueue(values)
+        self._hand.reserve(row)
+        return row
 
     def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
         """Send what was claimed, and give up the places of the rest.
@@ -109,6 +113,7 @@ class ContinuousClaims:
         if claimed is None:
             self._keep(self._executor.completer.disclaim(reserved))
         taken = self._executor.take([each for each in reserved if each.token in (claimed or ())])
+        self._hand.release(reserved)
         self._lanes.unreserve(reserved, taken)
         self._start()
         self._woken.set()
@@ -138,8 +143,9 @@ class ContinuousClaims:
         if not asks:
             return max(0.0, self._next_look - clock())
         try:
-            claimed = await self._store.claim(asks)
-            admitted = self._executor.take(claimed)
+            with self._hand.claiming():
+                claimed = await self._store.claim(asks)
+                admitted = self._executor.take(claimed)
         except BaseException:
             self._lanes.fail(asks)
             raise
@@ -194,7 +200,7 @@ class ContinuousClaims:
         """Begin what may begin, a few in each round of the event loop."""
         if self._starting is not None or not self._lanes.total.waiting:
             return
-        begun = self._lanes.start(BEGUN_AT_ONCE)
+        begun = self._hand.start(BEGUN_AT_ONCE)
         for delivery in begun:
             self._keep(self._work_through(delivery))
         if len(begun) == BEGUN_AT_ONCE:
@@ -214,7 +220,7 @@ class ContinuousClaims:
         delivery: ClaimedDelivery | None = first
         while delivery is not None:
             try:
-                await self._executor.execute(delivery)
+                await self._executor.execute(delivery, has_slot=True)
             except Exception:
                 log.exception(
                     "delivery %s failed unexpectedly; it is claimed again later",
@@ -222,11 +228,10 @@ class ContinuousClaims:
                     extra={"event": "delivery.failed_unexpectedly"},
                 )
             finally:
-                self._lanes.end(delivery)
                 self._executor.abandon(self._lanes.surplus())
                 if not self._woken.is_set() and self._lanes.has_room:
                     self._woken.set()
-            begun = self._lanes.start(2)
+            begun = self._hand.start(2)
             delivery = begun[0] if begun else None
             if len(begun) > 1:  # as the first answer of a lane lets several begin
                 self._keep(self._work_through(begun[1]))

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -39,13 +39,6 @@ from flowactions_plugin.queue.rules import (
 
 log = logging.getLogger("flowactions.outbox")
 
-MOST_STALLS: Final = 5
-"""How often in a row a delivery is given back because its attempt failed while this process stood still."""
-
-STALLED_KNOWN: Final = 10_000
-"""Of how many deliveries it is counted. Beyond, all counts begin anew."""
-
-
 Send: TypeAlias = Callable[[ClaimedDelivery], Awaitable[Outcome | Aborted]]
 """Makes one attempt of a delivery that is not sent over HTTP. Whatever the other side does is an outcome."""
 
@@ -65,6 +58,7 @@ class Executor:
             retries follow §8.
 
     Attributes:
+        hand: what this worker has in hand.
         lag: how long this process stood still.
         load: how busy it is, and what it limits.
         stopping: set when what has not begun is to be given back.
@@ -92,9 +86,9 @@ class Executor:
         self._retry_schedule = retry_schedule
         self._others = others
         self._stall_seconds = timing.stall_seconds
-        self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
         self.completer = completer
+        self.hand = completer.hand
         self.load = completer.load
         self.stopping = False
 
@@ -119,25 +113,27 @@ class Executor:
             await self.completer.flush()
 
     def take(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Return what of a claim may be sent, and record it as in hand: also while it waits for a slot."""
+        """Return what of a claim may be sent; it is in hand from now on, also while it waits for a slot."""
         self._secrets.renew()
-        taken = self.completer.take(claimed)
+        taken = self.hand.take(claimed)
         self.load.claimed += len(taken)
         return taken
 
-    async def execute(self, delivery: ClaimedDelivery, *, alone: bool = False) -> None:
+    async def execute(self, delivery: ClaimedDelivery, *, alone: bool = False, has_slot: bool = False) -> None:
         """Make an attempt of what was claimed and taken, or end or give back a delivery that gets none.
 
-        A round in quarantine, alone, is counted before its request leaves.
+        A round in quarantine, alone, is counted before its request leaves. What has a slot has begun already (`Hand.start`).
         """
+        if not has_slot:
+            self.hand.begin(delivery)
         try:
             await self._execute(delivery, alone=alone)
         except BaseException:
-            self.completer.forget(delivery)
+            self.hand.lose(delivery)
             raise
 
     async def execute_alone(self, delivery: ClaimedDelivery) -> None:
-        """Execute a delivery in quarantine, while nothing else is in flight.
+        """Execute a delivery in quarantine that was taken, while nothing else is in flight.
 
         The round is written as begun before its request leaves. So it is known how often a delivery has ended its
         worker, and a worker that ends before that counts for nothing.
@@ -146,7 +142,7 @@ class Executor:
         if delivery.defect is None and rounds >= QUARANTINE_ROUNDS:
             reason = f"its worker ended each of the {rounds} times that it was sent alone"
             self.completer.complete(without_attempt(delivery, reason))
-        elif self.take([delivery]):
+        else:
             await self.execute(delivery, alone=True)
 
     def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
@@ -233,11 +229,11 @@ class Executor:
                 raise
             return None
         if message is None:  # its claim has ended
-            self.completer.forget(delivery)
+            self.hand.lose(delivery)
         return message
 
     async def _attempt(self, delivery: ClaimedDelivery, message: ClaimedDelivery, secret: Secret) -> None:
-        forgives, kind = self._stalls.get(delivery.id, 0) < MOST_STALLS, kind_of(delivery.destination)
+        forgives, kind = self.hand.forgives(delivery), kind_of(delivery.destination)
         self.load.in_flight += 1
         try:
             if kind != HTTP:
@@ -262,7 +258,7 @@ class Executor:
             return
         if secret.value is None and kind == HTTP:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
-        self._stalls.pop(delivery.id, None)
+        self.hand.attempted(delivery)
         self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
         over: list[Hashable] = ["stall", "resources", delivery.origin, (CHAT, delivery.organization_id)]
         if outcome.status_code is not None:
@@ -291,9 +287,7 @@ class Executor:
             return
         key: Hashable = (CHAT, delivery.organization_id) if aborted.cause == CHAT else aborted.cause
         if aborted.cause == "stall":
-            if len(self._stalls) >= STALLED_KNOWN:
-                self._stalls.clear()
-            self._stalls[delivery.id] = self._stalls.get(delivery.id, 0) + 1
+            self.hand.stalled(delivery)
         elif aborted.cause == "tunnel":
             key = (aborted.cause, delivery.destination)
         elif aborted.cause in {"host", "defect"}:

@@ -75,8 +75,10 @@ class Probes:
         """Begin the probes that are due."""
         async with self._beginning:
             room = AT_ONCE - len(self._in_flight)
-            claimed = [] if self._executor.stopping else await self.claim(room)
-            for each in self._executor.take(claimed):
+            with self._executor.hand.claiming():
+                claimed = [] if self._executor.stopping else await self.claim(room)
+                taken = self._executor.take(claimed)
+            for each in taken:
                 task = asyncio.create_task(self._send(each))
                 self._in_flight.add(task)
                 task.add_done_callback(self._in_flight.discard)

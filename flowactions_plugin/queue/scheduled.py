@@ -73,7 +73,8 @@ class ScheduledClaims:
         goes_on = True
         while goes_on:
             asks = await self._store.oldest(self._claim_limit, self._per_destination, sent)
-            claimed = self._executor.take(await self._store.claim(asks)) if asks else []
+            with self._executor.hand.claiming():
+                claimed = self._executor.take(await self._store.claim(asks)) if asks else []
             is_over = await self._send(claimed, latest, sent)
             # What is sent one after another goes on with what these have released.
             goes_on = not is_over and any(row.sequence is not None for row in claimed)

@@ -137,10 +137,12 @@ class Worker:
             await self._strategy.quiesce()
             await self._completer.flush()
             await self._executor.settle()
-            delivery = None if self._executor.stopping else await self._store.claim_quarantined()
-            if delivery is not None:
+            with self._executor.hand.claiming():
+                delivery = None if self._executor.stopping else await self._store.claim_quarantined()
+                taken = [] if delivery is None else self._executor.take([delivery])
+            for each in taken:
                 async with self.probes.none():
-                    await self._executor.execute_alone(delivery)
+                    await self._executor.execute_alone(each)
                     await self._completer.flush()
             # This process has survived the round, so the next one comes sooner: rounds take a tenth of the time.
             pause = min(pause, 9 * (clock() - began))

@@ -273,7 +273,7 @@ class Claims:
         return row._replace(token=token, owner=w, until=LEASE)
 
     def _admitted(self, s: State, w: int, claimed: Sequence[Item], left: int) -> State:
-        """`Executor.take`: what the worker has already is dropped."""
+        """`Hand.take`: what the worker has already is dropped; `Hand.claiming`: nothing is awaited without a claim on its way."""
         worker = s.workers[w]
         in_hand = {item.row for item in worker.items if self.has("waiting copies") or item.phase != "waits"}
         if not self.has("one copy"):
@@ -284,6 +284,7 @@ class Claims:
             for item in claimed
             if item.row not in in_hand and (item.row, item.token) not in written
         ]
-        written = worker.written - {(item.row, item.token) for item in claimed}
+        answered = {(item.row, item.token) for item in claimed}
+        written = frozenset() if worker.asked is None else worker.written - answered
         items = tuple(sorted((*worker.items, *fresh)))
         return with_worker(s, w, items=items, written=written)

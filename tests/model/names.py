@@ -34,9 +34,9 @@ RULES: Final = {
     "looks": Rule(f"{_QUEUE}.claims.ClaimStore.look", "signals", "lost"),
     "one grant": Rule(f"{_QUEUE}.probes.Probes.claim", "probes", "more attempts"),
     "lease from before": Rule(f"{_QUEUE}.claims.ClaimStore.claim", "stalls", "in flight"),
-    "one copy": Rule(f"{_QUEUE}.completer.Completer.take", "stalls", "a row twice"),
-    "waiting copies": Rule(f"{_QUEUE}.executor.Executor.take", "stalls", "a row twice"),
-    "written tokens": Rule(f"{_QUEUE}.completer.Completer.take", "stalls", "in flight"),
+    "one copy": Rule(f"{_QUEUE}.hand.Hand.take", "stalls", "a row twice"),
+    "waiting copies": Rule(f"{_QUEUE}.hand.Hand.take", "stalls", "a row twice"),
+    "written tokens": Rule(f"{_QUEUE}.hand.Hand.again", "stalls", "in flight"),
     "room in the lease": Rule(f"{_QUEUE}.rules.Timing.is_too_late", "stalls", "in flight"),
     "latest end": Rule("flowactions_plugin.egress.sender.Sender.send", "stalls", "in flight"),
     "token": Rule(f"{_QUEUE}.outcomes.ending", "crashes", "changes the row"),
@@ -48,7 +48,7 @@ RULES: Final = {
     "rounds": Rule(f"{_QUEUE}.executor.Executor.execute_alone", "kills", "dead without"),
     "paused rows go back": Rule(f"{_QUEUE}.claims.ClaimStore.withdrawn", "pauses", "although"),
     "no pause for new rows": Rule(f"{_QUEUE}.items.write_items", "new rows and pauses", "although"),
-    "one copy of new rows": Rule(f"{_QUEUE}.executor.Executor.take", "new rows", "a row twice"),
+    "one copy of new rows": Rule(f"{_QUEUE}.hand.Hand.take", "new rows", "a row twice"),
     "lease from before for new rows": Rule(
         f"{_QUEUE}.claims.ClaimStore.claim_with_enqueue", "new rows", "in flight"
     ),

@@ -136,7 +136,8 @@ class Model(Claims):
         elif row.token and row.owner == w:
             # A later claim of its own. That claim's answer may still be on its way.
             again = item._replace(token=row.token, left=max(item.left, 0))
-            later = with_worker(s, w, written=worker.written | {(item.row, row.token)})
+            awaited = {(item.row, row.token)} if worker.asked is not None else ()
+            later = with_worker(s, w, written=worker.written.union(awaited))
             yield Step("ends", f"{who}, claimed again", _replaced(later, w, item, again))
         else:
             wrong = "a worker believes that another has what it has written itself"

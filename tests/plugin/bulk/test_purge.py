@@ -284,7 +284,7 @@ async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queu
 
     await queue.put()
     executor = an_executor(queue, answer)
-    (claim,) = await queue.store.claim(1)
+    (claim,) = executor.take(await queue.store.claim(1))
     sending = asyncio.create_task(executor.execute(claim))
     await queue.run("DELETE FROM flowactions_outbox")
     await Purge(queue.database, "acme").begin(OPERATOR)

@@ -39,7 +39,8 @@ class TestGivenBack:
         row_id = await queue.put(state={"waiting_since": 5})
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, sent.append)
-        await executor.execute(replace(claim, lease_end=lease_clock() + left))
+        (late,) = executor.take([replace(claim, lease_end=lease_clock() + left)])
+        await executor.execute(late)
         await executor.completer.flush()
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.claimed_by, row.waiting_since) == ("pending", 0, None, None)
@@ -53,7 +54,8 @@ class TestGivenBack:
         claim = await queue.store.claim_quarantined()
         assert claim is not None
         executor = an_executor(queue, sent.append)
-        await executor.execute_alone(replace(claim, lease_end=lease_clock()))
+        (late,) = executor.take([replace(claim, lease_end=lease_clock())])
+        await executor.execute_alone(late)
         await executor.completer.flush()
         row = await queue.row(row_id)
         assert (row.status, row.quarantine_rounds, row.claimed_by, sent) == ("pending", 0, None, [])
@@ -72,7 +74,7 @@ class TestGivenBack:
 
         with monkeypatch.context() as patched:
             patched.setattr(queue.store, "complete", away)
-            executor.abandon([claim])
+            executor.abandon(executor.take([claim]))
             await tried.wait()
             second = await queue.put(url="http://127.0.0.1/second")
             with pytest.raises(StorageUnavailable):
@@ -129,6 +131,7 @@ class TestGivenBack:
             await queue.store.complete([given_back(claim, waits_for=waits_for)])
         assert await queue.queries.cancel(row_id, "acme", "no more")
         completer = Completer(queue.store, finished)
+        completer.hand.take([claim])
         completer.complete(given_back(claim, waits_for=waits_for))
         await completer.flush()
         assert told == []
@@ -143,7 +146,8 @@ async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: i
     await queue.put(body=b"x" * size)
     executor = an_executor(queue, ok)
     executor.completer = Completer(queue.store, None, [written.extend])
-    (claim,) = await queue.store.claim(1)
+    executor.hand = executor.completer.hand
+    (claim,) = executor.take(await queue.store.claim(1))
     await executor.execute(claim)
     await executor.completer.flush()
     ((kept, change),) = [(each.delivery.body, each.change) for each in written]
@@ -192,11 +196,13 @@ class TestClaimedAgain:
         """Its outcome is written under the later claim, whose answer comes after that."""
         await queue.put()
         (first,) = executor.take(await queue.store.claim(1))
-        later = await self.claim_again(queue)
-        await executor.execute(first)
-        await executor.completer.flush()
-        assert (await queue.row(first.id)).status == "delivered"
-        assert executor.take([later]) == []
+        with executor.hand.claiming():
+            later = await self.claim_again(queue)
+            await executor.execute(first)
+            await executor.completer.flush()
+            assert (await queue.row(first.id)).status == "delivered"
+            assert executor.take([later]) == []
+        assert executor.hand.state(first.id) is None
         assert len(asked) == 1
 
     async def test_a_row_whose_secret_could_not_be_asked_for_is_executed_when_it_is_claimed_again(
@@ -233,8 +239,10 @@ class TestLost:
         else:
             await queue.run("UPDATE flowactions_outbox SET status = 'dead', claimed_by = NULL")
         executor = an_executor(queue, ok)
+        executor.take([claim])
         await executor.execute(claim)
         await executor.completer.flush()
+        assert executor.hand.state(row_id) is None
         return row_id
 
     @pytest.mark.parametrize(
@@ -263,6 +271,7 @@ class TestLost:
         limits.record(claim.lane + 1, host, Outcome(0, 0, error="timed out after 10 s"))
         assert limits.limited()
         await queue.run("DELETE FROM flowactions_outbox")
+        executor.take([claim])
         await executor.execute(claim)
         await executor.completer.flush()
         assert limits.limited() == {}
@@ -277,16 +286,16 @@ class TestLost:
         executor = an_executor(queue, ok)
         (claim,) = executor.take(await queue.store.claim(1))
         await queue.expire_claims()
-        (again,) = await queue.store.claim(1)
-        if waits:
-            executor.abandon([claim])
-        else:
-            await executor.execute(claim)
-            assert executor.take([again]) == []  # it is in hand already
-        await executor.completer.flush()
-        row = await queue.row(row_id)
-        assert (row.status, row.claimed_by) == ("pending" if waits else "delivered", None)
-        assert executor.take([again]) == []  # all is written under this claim
+        with executor.hand.claiming():
+            (again,) = await queue.store.claim(1)
+            if waits:
+                executor.abandon([claim])
+            else:
+                await executor.execute(claim)
+            await executor.completer.flush()
+            row = await queue.row(row_id)
+            assert (row.status, row.claimed_by) == ("pending" if waits else "delivered", None)
+            assert executor.take([again]) == []  # all is written under this claim
         if waits:
             (later,) = await queue.store.claim(1)
             assert executor.take([later]) == [later]

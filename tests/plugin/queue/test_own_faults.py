@@ -23,7 +23,7 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.resources import SHORTAGES, shortage
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claims import ClaimStore
-from flowactions_plugin.queue.executor import MOST_STALLS
+from flowactions_plugin.queue.hand import MOST_STALLS
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
