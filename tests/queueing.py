@@ -24,7 +24,7 @@ from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.retention import Retention
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.queue.claimed import Attempted, ClaimedDelivery, Ended
 from flowactions_plugin.queue.claims import ClaimStore, Contact
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.continuous import ContinuousClaims
@@ -128,14 +128,12 @@ class Queue:
 
     async def complete(self, claim: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
         """Write one outcome, and tell whether the claim held."""
-        ends = await self.store.complete([Completion(claim, outcome, change)])
+        ends = await self.store.complete([Attempted(claim, outcome, change)])
         return ends[claim.id].kind == "written"
 
     async def mark_dead(self, claim: ClaimedDelivery, reason: str) -> bool:
         """End a claimed row without an attempt, and tell whether the claim held."""
-        outcome = Outcome(0, 0, error=reason)
-        completion = Completion(claim, outcome, Transition("dead"), attempted=False)
-        return (await self.store.complete([completion]))[claim.id].kind == "written"
+        return (await self.store.complete([Ended(claim, reason)]))[claim.id].kind == "written"
 
     async def run(self, statement: str | Executable) -> None:
         async with self.database.write() as connection:

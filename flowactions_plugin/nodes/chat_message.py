@@ -246,9 +246,9 @@ class ChatMessageNode:
     def ended(self, completions: Sequence[Completion]) -> None:
         """Log and count queued messages that were posted or given up (§6.3)."""
         for each in completions:
-            delivery, outcome = each.delivery, each.outcome
-            if kind_of(delivery.destination) == CHAT and each.change.status in FINISHED:
-                error = None if each.change.status == "delivered" else outcome.error or ""
+            delivery = each.delivery
+            if kind_of(delivery.destination) == CHAT and each.status in FINISHED:
+                error = None if each.status == "delivered" else each.reason or ""
                 node_id = getattr(delivery.origin, "node_id", "")
                 self.message_ended(node_id, delivery.organization_id, delivery.body, error)
 

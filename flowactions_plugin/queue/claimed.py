@@ -11,7 +11,7 @@ import msgspec
 from flowactions_hookspecs import LogicActionRef, Origin
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.rules import DEAD, TOO_LATE, Transition, sendable_headers
+from flowactions_plugin.queue.rules import TOO_LATE, Status, Transition, failure_reason, sendable_headers
 
 _ORIGIN: Final = msgspec.json.Decoder(Origin)
 _HEADERS: Final = msgspec.json.Decoder(list[tuple[str, str]])
@@ -100,38 +100,77 @@ COLUMNS: Final = tuple({"token": "claimed_by", "reclaims": "takeovers"}.get(name
 
 
 class Completion(msgspec.Struct, frozen=True):
-    """The end of a claim, to be written: with an attempt, or without one.
+    """The end of a claim, to be written: one of the three kinds below."""
+
+    delivery: ClaimedDelivery
+
+    @property
+    def status(self) -> Status | None:
+        """What the row becomes; ``None``: it keeps its state."""
+        return None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the delivery has not arrived, in one phrase; ``None``: it has, or nothing is known."""
+        return None
+
+
+class Attempted(Completion, frozen=True):
+    """An attempt was made.
 
     Attributes:
-        outcome: without an attempt, its error is the reason, or what a delivery that is given back waits for on this side.
-        change: ``pending``: it is given back, and its row keeps its state.
-        attempted: whether an attempt was made.
+        outcome: its result.
+        change: what it makes of the row.
+    """
+
+    outcome: Outcome
+    change: Transition
+
+    @property
+    def status(self) -> Status:
+        """What the row becomes."""
+        return self.change.status
+
+    @property
+    def reason(self) -> str | None:
+        """Why the attempt failed."""
+        return None if self.change.status == "delivered" else failure_reason(self.outcome)
+
+
+class Ended(Completion, frozen=True):
+    """The delivery is dead without an attempt.
+
+    Attributes:
+        why: the reason.
+    """
+
+    why: str
+
+    @property
+    def status(self) -> Status:
+        """Dead."""
+        return "dead"
+
+    @property
+    def reason(self) -> str:
+        """Why it is dead."""
+        return self.why
+
+
+class Returned(Completion, frozen=True):
+    """The delivery is given back without an attempt: its row keeps its state, and is due again.
+
+    Attributes:
+        delay: seconds until then.
+        waits_for: what it waits for on this side; ``None``: as its row says.
+        failure: the kind of what keeps it back; ``None``: something on this side.
         answered: whether what it has waited for on this side is over.
     """
 
-    delivery: ClaimedDelivery
-    outcome: Outcome
-    change: Transition
-    attempted: bool = True
-    answered: bool = True
-
-    @property
-    def is_return(self) -> bool:
-        """Whether the delivery is given back."""
-        return self.change.status == "pending"
-
-
-def without_attempt(delivery: ClaimedDelivery, reason: str) -> Completion:
-    """Return the end of a delivery that gets no attempt."""
-    return Completion(delivery, Outcome(0, 0, error=reason), DEAD, attempted=False)
-
-
-def given_back(
-    delivery: ClaimedDelivery, delay: float = 0.0, waits_for: str | None = None, *, answered: bool = False
-) -> Completion:
-    """Return the end of a claim that is given back without an attempt: the row is due again after a delay in seconds."""
-    outcome = Outcome(0, 0, error=waits_for)
-    return Completion(delivery, outcome, Transition("pending", delay), attempted=False, answered=answered)
+    delay: float = 0.0
+    waits_for: str | None = None
+    failure: str | None = None
+    answered: bool = False
 
 
 class End(NamedTuple):

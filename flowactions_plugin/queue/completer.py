@@ -12,12 +12,12 @@ import msgspec
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.origins import CHAT, kind_of
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, given_back
+from flowactions_plugin.queue.claimed import Attempted, ClaimedDelivery, Completion, End, Ended, Returned
 from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
 from flowactions_plugin.queue.hand import Hand
 from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
 from flowactions_plugin.queue.outcomes import OutcomeStore
-from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
+from flowactions_plugin.queue.rules import DEAD, FINISHED
 from flowactions_plugin.queue.sequences import Sequences
 
 log = logging.getLogger("flowactions.outbox")
@@ -78,7 +78,7 @@ class Completer:
     @property
     def unwritten(self) -> int:
         """How many outcomes of attempts wait to be written."""
-        return sum(each.attempted for each in self._waiting)
+        return sum(isinstance(each, Attempted) for each in self._waiting)
 
     @property
     def behind(self) -> bool:
@@ -90,7 +90,11 @@ class Completer:
         self._waiting += completions
         for each in completions:
             self.hand.end(each.delivery)
-            if each.attempted and self._sequences is not None and kind_of(each.delivery.destination) == CHAT:
+            if (
+                isinstance(each, Attempted)
+                and self._sequences is not None
+                and kind_of(each.delivery.destination) == CHAT
+            ):
                 # Before it is written, so that no release is earlier.
                 self._sequences.posted(each.delivery.sequence)
         if self._lingering is None:
@@ -99,7 +103,7 @@ class Completer:
     async def disclaim(self, claimed: Sequence[ClaimedDelivery]) -> None:
         """Give back claims that the database may or may not have written, and leave alone what was claimed since."""
         with suppress(StorageUnavailable):  # then they are due when their leases have ended
-            await self._store.complete([*map(given_back, claimed)])
+            await self._store.complete([*map(Returned, claimed)])
 
     async def flush(self) -> None:
         """Write everything that waits, and wait until the next ones were released and the host was notified."""
@@ -148,20 +152,19 @@ class Completer:
             self.hand.written(delivery)
             if end.kind == "purged":
                 self.load.limits.forget()
-                outcome = msgspec.structs.replace(each.outcome, error=PURGED)
-                ended.append(msgspec.structs.replace(each, outcome=outcome, change=DEAD))
-            if each.is_return:
+                ended.append(_purged(each))
+            if isinstance(each, Returned):
                 continue
             if end.kind == "written":
                 written.append(each)
             else:
                 log_lost(delivery.id, end)
         for done in written:
-            if done.change.status == "dead":
-                log_dead(done.delivery.id, done.delivery.destination, failure_reason(done.outcome))
+            if done.status == "dead":
+                log_dead(done.delivery.id, done.delivery.destination, done.reason or "")
         for observe in self._observers if written else ():
             observe(written)
-        await self._tell([*ended, *(each for each in written if each.change.status in FINISHED)])
+        await self._tell([*ended, *(each for each in written if each.status in FINISHED)])
 
     async def _tell(self, ended: Sequence[Completion]) -> None:
         """Begin to notify the host; wait only while too many batches are pending."""
@@ -187,3 +190,11 @@ class Completer:
             )
         finally:
             self._lingering = None
+
+
+def _purged(completion: Completion) -> Completion:
+    """Return the end of a delivery whose row a purge has removed, as the host is told of it."""
+    if isinstance(completion, Attempted):
+        outcome = msgspec.structs.replace(completion.outcome, error=PURGED)
+        return Attempted(completion.delivery, outcome, DEAD)
+    return Ended(completion.delivery, PURGED)

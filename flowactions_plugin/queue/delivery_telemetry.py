@@ -14,7 +14,7 @@ from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.origins import HTTP, kind_of
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
+from flowactions_plugin.queue.claimed import Attempted, ClaimedDelivery, Completion, End
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.queue.standing import Standing
 from flowactions_plugin.queue.turns import Tally
@@ -75,7 +75,7 @@ def log_lost(row_id: str, end: End) -> None:
 
 def record(telemetry: Telemetry, completions: Sequence[Completion]) -> None:
     """Record a batch of written ends of deliveries. Nothing that goes wrong here keeps deliveries from going on."""
-    attempted = [each for each in completions if each.attempted]
+    attempted = [each for each in completions if isinstance(each, Attempted)]
     try:
         if telemetry.meters.is_open:
             _measure(telemetry.meters, completions, attempted)
@@ -88,7 +88,7 @@ def record(telemetry: Telemetry, completions: Sequence[Completion]) -> None:
         )
 
 
-def _measure(meters: Meters, completions: Sequence[Completion], attempted: Sequence[Completion]) -> None:
+def _measure(meters: Meters, completions: Sequence[Completion], attempted: Sequence[Attempted]) -> None:
     attempts: Counter[str] = Counter()
     for each in attempted:
         outcome, name = each.outcome, outcome_name(each)
@@ -100,18 +100,18 @@ def _measure(meters: Meters, completions: Sequence[Completion], attempted: Seque
         if name == "delivered" and enqueued_at is not None:
             ended_at = outcome.started_at + outcome.duration_ms
             meters.observe(names.LATENCY, max(0, ended_at - enqueued_at) / 1000)
-    ended = Counter(each.change.status for each in completions if each.change.status in FINISHED)
+    ended = Counter(each.status for each in completions if each.status in FINISHED)
     for name, number in attempts.items():
         meters.count(names.ATTEMPTS, number, outcome=name)
     for status, number in ended.items():
-        meters.count(names.ENDED, number, status=status)
+        meters.count(names.ENDED, number, status=str(status))
     if attempts["refused"]:
         meters.count(names.REFUSALS, attempts["refused"], at="attempt")
     if reclaims := sum(each.delivery.reclaims for each in completions):
         meters.count(names.RECLAIMS, reclaims)
 
 
-def _trace(spans: Spans, completion: Completion) -> None:
+def _trace(spans: Spans, completion: Attempted) -> None:
     """Make the span of an attempt, by the semantic conventions."""
     delivery, outcome, result = completion.delivery, completion.outcome, outcome_name(completion)
     scheme, _, place = delivery.destination.partition("://")
@@ -162,9 +162,9 @@ def with_traceparent(delivery: ClaimedDelivery) -> ClaimedDelivery:
     return msgspec.structs.replace(delivery, headers=[*delivery.headers, (TRACEPARENT, trace)])
 
 
-def outcome_name(completion: Completion) -> str:
+def outcome_name(completion: Attempted) -> str:
     """Return the outcome of an attempt as metrics have it: one of `names.OUTCOMES`."""
-    if completion.change.status == "delivered":
+    if completion.status == "delivered":
         return "delivered"
     name = failure_class(completion.outcome)
     return name if name in _OUTCOMES else "http_other"

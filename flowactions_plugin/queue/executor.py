@@ -17,7 +17,7 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.origins import CHAT, HTTP, kind_of
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, given_back, without_attempt
+from flowactions_plugin.queue.claimed import Attempted, ClaimedDelivery, Completion, Ended, Returned
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import with_traceparent
@@ -33,7 +33,6 @@ from flowactions_plugin.queue.rules import (
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
     Timing,
-    Transition,
     transition,
 )
 
@@ -141,22 +140,22 @@ class Executor:
         rounds = delivery.quarantine_rounds
         if delivery.defect is None and rounds >= QUARANTINE_ROUNDS:
             reason = f"its worker ended each of the {rounds} times that it was sent alone"
-            self.completer.complete(without_attempt(delivery, reason))
+            self.completer.complete(Ended(delivery, reason))
         else:
             await self.execute(delivery, alone=True)
 
     def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
         """Give back deliveries that were not begun: they are due at once, for this worker or another."""
         if deliveries:
-            self.completer.complete(*map(given_back, deliveries))
+            self.completer.complete(*map(Returned, deliveries))
 
     def _wait(self, delivery: ClaimedDelivery, reason: str) -> None:
         """Give a delivery back that waits for this side: the interval doubles, as it is the time waited so far, and then it is dead."""
         waited = (delivery.waited_ms or 0) / 1000
         longest = WAIT_CAP_SECONDS if delivery.left_ms is None else CHAT_WAIT_SECONDS
-        end = given_back(delivery, min(max(waited, WAIT_FIRST_SECONDS), longest), reason)
+        end: Completion = Returned(delivery, min(max(waited, WAIT_FIRST_SECONDS), longest), reason)
         if waited >= WAIT_LIMIT_SECONDS:
-            end = without_attempt(delivery, f"it has waited too long: {reason}")
+            end = Ended(delivery, f"it has waited too long: {reason}")
         self.completer.complete(end)
 
     def _unknown(self, delivery: ClaimedDelivery) -> Completion:
@@ -174,7 +173,7 @@ class Executor:
         asked = UNKNOWN.index(before) + 1 if before in UNKNOWN[:-1] else 0
         reason = UNKNOWN[asked]
         is_last = reason == UNKNOWN[-1]
-        return without_attempt(delivery, reason) if is_last else given_back(delivery, UNKNOWN_SECONDS, reason)
+        return Ended(delivery, reason) if is_last else Returned(delivery, UNKNOWN_SECONDS, reason)
 
     async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
         asked = self._now()
@@ -188,7 +187,7 @@ class Executor:
         if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
         elif dead is not None:
-            end = self._unknown(delivery) if secret.is_unknown else without_attempt(delivery, dead)
+            end = self._unknown(delivery) if secret.is_unknown else Ended(delivery, dead)
             self.completer.complete(end)
         elif waits_for is not None:
             if delivery.waits_for is not None and self._episodes.begin(waits_for):
@@ -201,7 +200,7 @@ class Executor:
             self._wait(delivery, waits_for)
         elif self._timing.is_too_late(self._now(), delivery.lease_end):
             # Another worker may have reclaimed it. If not, this worker claims it again.
-            self.completer.complete(given_back(delivery, answered=True))
+            self.completer.complete(Returned(delivery, answered=True))
         else:
             message: ClaimedDelivery | None = delivery
             if alone:
@@ -268,19 +267,19 @@ class Executor:
         chance = random.random()  # noqa: S311  no secret
         schedule = self._retry_schedule if kind == HTTP else ()
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
-        self.completer.complete(Completion(delivery, outcome, change))
+        self.completer.complete(Attempted(delivery, outcome, change))
 
     def _postpone(self, delivery: ClaimedDelivery, delay: float, reason: str, failure: str | None) -> None:
         """Give back a delivery that waits for something that is not of this side; a channel at its limit has answered."""
-        outcome = Outcome(0, 0, error=reason, arrived=False, failure=failure)
         if failure is not None:
+            outcome = Outcome(0, 0, error=reason, arrived=False, failure=failure)
             self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
-        self.completer.complete(Completion(delivery, outcome, Transition("pending", delay), attempted=False))
+        self.completer.complete(Returned(delivery, delay, reason, failure, answered=True))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
         """Give back a delivery whose try was no attempt, and log once why."""
         if aborted.ends:
-            self.completer.complete(without_attempt(delivery, aborted.reason))
+            self.completer.complete(Ended(delivery, aborted.reason))
             return
         if aborted.delay is not None:
             self._postpone(delivery, aborted.delay, aborted.reason, aborted.failure)
@@ -303,4 +302,4 @@ class Executor:
             self._wait(delivery, aborted.reason)
         else:
             delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
-            self.completer.complete(given_back(delivery, delay, answered=True))
+            self.completer.complete(Returned(delivery, delay, answered=True))

@@ -23,7 +23,7 @@ from flowactions_hookspecs.errors import OriginUnknown
 from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted, Completion
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.outbox")
@@ -240,7 +240,8 @@ def _checked(name: str, answer: object) -> str | None:
 
 async def tell_host(method: DeliveryFinished, completion: Completion) -> None:
     """Notify the host of a delivery that has ended; best effort."""
-    delivery, outcome, status = completion.delivery, completion.outcome, completion.change.status
+    delivery, status = completion.delivery, completion.status
+    outcome = completion.outcome if isinstance(completion, Attempted) else None
     # An unreadable origin is nothing that a host could find it by, and an alert it has not enqueued.
     if delivery.origin is None or delivery.organization_id == EVERY_ORGANIZATION:
         return
@@ -255,9 +256,9 @@ async def tell_host(method: DeliveryFinished, completion: Completion) -> None:
         event_type=delivery.event_type,
         url=delivery.url,
         status=status,
-        attempts=delivery.attempts + completion.attempted,
-        status_code=outcome.status_code,
-        error=outcome.error,
+        attempts=delivery.attempts + (outcome is not None),
+        status_code=outcome.status_code if outcome else None,
+        error=outcome.error if outcome else completion.reason,
     )
     try:
         await call_host(method, finished)

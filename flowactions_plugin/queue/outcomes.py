@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.attempt import NOTES, PROBE, RESPONSE_KEPT_BYTES, SLOW_MS
 from flowactions_plugin.log_text import storable
-from flowactions_plugin.queue.claimed import Completion, End
+from flowactions_plugin.queue.claimed import Attempted, Completion, End, Ended, Returned
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, statement
 from flowactions_plugin.queue.rules import failure_class
 from flowactions_plugin.storage.database import Database
@@ -35,12 +35,19 @@ _DONE: Final = {
 """The ends of claims. ``number`` is NULL where no attempt was made. ``rounds`` is NULL except where a row is given back. ``waits``
 is then 1 if it waits for ``error``, and 0 if it waits as before."""
 
+_NOTHING: Final = {
+    **dict.fromkeys(_DONE),
+    **dict.fromkeys(("granted", "delay_ms", "started_at", "duration_ms"), 0),
+    "response": "",
+}
+"""What the end of a claim has in these columns if no attempt was made."""
+
 MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
 """What the reason of a cancelled delivery ends with, until it is known what its worker did."""
 
 # Somebody may have cancelled a row while it was on its way: a failed attempt is then its last one.
-_CANCELLED: Final = "flowactions_outbox.status = 'dead' AND done.status IN ('retrying', 'pending')"
-_RETURNED: Final = "done.status = 'pending'"
+_CANCELLED: Final = "flowactions_outbox.status = 'dead' AND done.status IN ('retrying', 'returned')"
+_RETURNED: Final = "done.status = 'returned'"
 _COMPLETE: Final = f"""
 UPDATE flowactions_outbox SET
     claimed_by = NULL, claimed_until = NULL, settled_token = done.token, updated_at = {{now}},
@@ -146,27 +153,24 @@ def _kept(response: bytes) -> str:
 
 def is_logged(completion: Completion) -> bool:
     """Return whether an outcome is one of the attempts log: the attempt that delivers is kept in its row."""
-    return completion.attempted and completion.change.status != "delivered"
+    return isinstance(completion, Attempted) and completion.status != "delivered"
 
 
 def error_class(completion: Completion) -> str | None:
     """Return the kind of failure that an outcome is, as operators search for it; ``None``: none."""
-    if completion.change.status == "delivered":
-        return None
-    if completion.attempted:
-        return failure_class(completion.outcome)
-    return completion.outcome.failure or ("waits" if completion.is_return else "not_sent")
+    if isinstance(completion, Attempted):
+        return None if completion.status == "delivered" else failure_class(completion.outcome)
+    return (completion.failure or "waits") if isinstance(completion, Returned) else "not_sent"
 
 
-def phases_text(completion: Completion) -> str | None:
+def phases_text(completion: Attempted) -> str | None:
     """Return how long the phases of an attempt took, as it is kept of one that failed or was slow; ``None``: of no other.
 
     The notes of any attempt are among them: names of `NOTES`, without a time.
     """
-    outcome = completion.outcome
-    logged = is_logged(completion)
+    outcome, logged = completion.outcome, is_logged(completion)
     kept: dict[str, int] = {}
-    if outcome.phases and (logged or (completion.attempted and outcome.duration_ms >= SLOW_MS)):
+    if outcome.phases and (logged or outcome.duration_ms >= SLOW_MS):
         kept = {name: round(seconds * 1000) for name, seconds in outcome.phases.items()}
     if outcome.notes:
         kept.update((name, 0) for name, text in NOTES.items() if text in outcome.notes)
@@ -176,26 +180,37 @@ def phases_text(completion: Completion) -> str | None:
 
 
 def _values(completion: Completion) -> dict[str, Any]:
-    """Return an outcome as a row of the parameter ``done``."""
-    delivery, outcome, change = completion.delivery, completion.outcome, completion.change
-    values = {
+    """Return the end of a claim as a row of the parameter ``done``."""
+    delivery = completion.delivery
+    values: dict[str, Any] = {
+        **_NOTHING,
         "id": delivery.id,
         "token": delivery.token,
-        "status": change.status,
-        # A probe that has failed uses up no attempt.
-        "granted": int(delivery.is_probe and change.status == "retrying"),
-        "delay_ms": int(change.delay_seconds * 1000),
-        "status_code": outcome.status_code,
-        "error": storable(outcome.error),
         "error_class": error_class(completion),
-        "number": delivery.earlier_attempts + delivery.attempts + 1 if completion.attempted else None,
-        "started_at": outcome.started_at,
-        "duration_ms": outcome.duration_ms,
-        # No database takes a zero byte in JSON.
-        "response": _kept(outcome.response),
-        "phases": phases_text(completion),
     }
-    if completion.is_return:
-        waits = None if completion.answered else int(outcome.error is not None)
-        values |= {"rounds": delivery.quarantine_rounds, "waits": waits}
-    return values
+    if isinstance(completion, Attempted):
+        outcome, change = completion.outcome, completion.change
+        return values | {
+            "status": change.status,
+            # A probe that has failed uses up no attempt.
+            "granted": int(delivery.is_probe and change.status == "retrying"),
+            "delay_ms": int(change.delay_seconds * 1000),
+            "status_code": outcome.status_code,
+            "error": storable(outcome.error),
+            "number": delivery.earlier_attempts + delivery.attempts + 1,
+            "started_at": outcome.started_at,
+            "duration_ms": outcome.duration_ms,
+            # No database takes a zero byte in JSON.
+            "response": _kept(outcome.response),
+            "phases": phases_text(completion),
+        }
+    if isinstance(completion, Returned):
+        return values | {
+            "status": "returned",
+            "delay_ms": int(completion.delay * 1000),
+            "error": storable(completion.waits_for),
+            "rounds": delivery.quarantine_rounds,
+            "waits": None if completion.answered else int(completion.waits_for is not None),
+        }
+    assert isinstance(completion, Ended)  # noqa: S101  there are three kinds
+    return values | {"status": "dead", "error": storable(completion.why)}

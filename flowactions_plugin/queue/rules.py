@@ -181,7 +181,7 @@ class Transition(NamedTuple):
     """The next state of a row.
 
     Attributes:
-        status: the state; ``pending``: as it was, and the row is given back.
+        status: the state.
         delay_seconds: for ``retrying``, until it is due.
         gone: whether the receiver has ended it, by a 410.
     """

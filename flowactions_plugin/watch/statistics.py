@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from flowactions_hookspecs import Origin, UnsignedTestOrigin
 from flowactions_plugin.log_text import storable
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted, Completion
 from flowactions_plugin.queue.outcomes import error_class
 
 BUCKET_MS: Final = 5 * 60 * 1000
@@ -62,9 +62,9 @@ class Counts:
 
     def add(self, completion: Completion) -> None:
         """Count an outcome; an end without an attempt says nothing about the destination."""
-        status = completion.change.status
+        status = completion.status
         self.dead += status == "dead"
-        if not completion.attempted:
+        if not isinstance(completion, Attempted):
             return
         self.duration_ms += completion.outcome.duration_ms
         if status == "delivered":
@@ -108,7 +108,7 @@ class Tally:
         """Count outcomes that were written; an end without an attempt is the organization's, and of no destination."""
         counts = self._counts
         for completion in completions:
-            place = completion.delivery.destination if completion.attempted else EVERY_DESTINATION
+            place = completion.delivery.destination if isinstance(completion, Attempted) else EVERY_DESTINATION
             key = (completion.delivery.organization_id, place)
             found = counts.get(key)
             if found is None:

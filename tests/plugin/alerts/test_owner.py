@@ -30,7 +30,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.operations.automatic import AutomaticPauses
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted, Completion
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.storage.schema import destinations
 from flowactions_plugin.watch.statistics import Tally
@@ -52,7 +52,7 @@ def ended(origin: Origin | None) -> Completion:
     """An attempt that failed; ``None``: one that has arrived."""
     arrived = origin is None
     change = Transition("delivered" if arrived else "retrying")
-    return Completion(claimed(origin=origin or A), Outcome(0, 5, status_code=200 if arrived else 500), change)
+    return Attempted(claimed(origin=origin or A), Outcome(0, 5, status_code=200 if arrived else 500), change)
 
 
 async def counted(queue: Queue, *origins: Origin | None) -> Sequence[DeliveryAlert]:

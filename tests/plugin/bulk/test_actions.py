@@ -23,7 +23,7 @@ from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.retention import prune_actions, prune_audit
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.claimed import given_back
+from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
@@ -236,7 +236,7 @@ class TestCancellationOfClaimedRows:
         assert action.state == "running"
         assert await queue.complete(arrives, Outcome(1, 5, status_code=200), Transition("delivered"))
         assert await queue.complete(fails, Outcome(1, 5, status_code=503), Transition("retrying", 5.0))
-        await queue.store.complete([given_back(returned)])
+        await queue.store.complete([Returned(returned)])
         await queue.run("UPDATE flowactions_actions SET withdrawn_at = 1")
         await run_step(queue, action.id)
         done = await Insights(queue.database).action(ACME, action.id)
@@ -280,7 +280,7 @@ class TestCancellationOfClaimedRows:
         else:
             await actions.change(ACME, (await actions.preview(ACME, "cancel", EVERYTHING)).chosen, MAYA, "no")
         assert {(row.status, row.last_error) for row in await rows(queue)} == {("dead", "no" + MAY_BE_SENT)}
-        await queue.store.complete([given_back(first)])
+        await queue.store.complete([Returned(first)])
         row = await queue.row(first.id)
         assert (row.status, row.last_error, row.error_class, row.claimed_by) == (
             "dead",

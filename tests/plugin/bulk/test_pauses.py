@@ -14,7 +14,7 @@ from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operations import port as pauses_module
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.claimed import given_back
+from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -64,7 +64,7 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     await pauses.pause(ACME, DOWN, MAYA)
     (claimed,) = await queue.store.claim(10)
     assert claimed.id == theirs
-    await queue.store.complete([given_back(claimed)])
+    await queue.store.complete([Returned(claimed)])
     await pauses.pause(ALL, DOWN, OLIVE, "maintenance")
     assert await claim_all(queue) == []
     assert await pauses.resume(ACME, DOWN, MAYA)

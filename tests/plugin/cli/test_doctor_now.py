@@ -18,7 +18,7 @@ from flowactions_plugin.insights.findings import NAMED
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
@@ -126,7 +126,7 @@ async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue,
         for outcome in [Outcome(0, 1, status_code=500)] + [last] * (failures - 1):
             counts = Counts()
             row = claimed(organization_id="acme", destination=place)
-            counts.add(Completion(row, outcome, Transition("retrying")))
+            counts.add(Attempted(row, outcome, Transition("retrying")))
             await add_counts(queue.database, {("acme", place): counts}, queue.database.clock())
     told = {each.message.split(" ")[0]: each.message for each in await found(queue, "destination")}
     insights = Insights(queue.database)

@@ -12,7 +12,7 @@ from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.standing import COUNT_LIMIT
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.schema import BEHIND_MS, destinations, statistics, workers
@@ -123,7 +123,7 @@ async def test_an_overview_takes_twelve_statements_at_the_most(queue: Queue, sco
     failed = Transition("retrying")
     for organization in ("acme", ""):
         row = claimed(organization_id=organization, destination=place)
-        monitor.record([Completion(row, Outcome(0, 1, status_code=500), failed) for _ in range(20)])
+        monitor.record([Attempted(row, Outcome(0, 1, status_code=500), failed) for _ in range(20)])
     await monitor.write()
     await Fleet(database, "continuous", 10).beat(0, 0, {"acme": {place: 1}})
     await queue.run("UPDATE flowactions_outbox SET takeovers = 3, waiting_since = 1, last_error = 'x'")

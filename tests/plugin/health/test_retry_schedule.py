@@ -11,7 +11,7 @@ from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.insights.findings import findings_of, verdict_of
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted, Completion
 from flowactions_plugin.queue.rules import DEAD, GONE, Transition
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.watch.monitor import Monitor
@@ -62,7 +62,7 @@ async def test_how_long_a_row_is_due_counts_from_the_end_of_its_wait(queue: Queu
 
 def ended(change: Transition = GONE, node_id: str = "n") -> Completion:
     origin = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id=node_id)
-    return Completion(claimed(origin=origin), Outcome(0, 5, status_code=410), change)
+    return Attempted(claimed(origin=origin), Outcome(0, 5, status_code=410), change)
 
 
 def test_what_a_receiver_ended_is_counted_by_origin() -> None:

@@ -14,7 +14,7 @@ from flowactions_plugin.insights.findings import findings_of, verdict_of
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Verdict
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted, Completion, Ended
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import Settings
@@ -34,9 +34,7 @@ DESTINATION = "https://example.com:443"
 def completion(*, ok: bool = False, organization_id: str = "acme", **changes: Any) -> Completion:
     delivery = claimed(organization_id=organization_id, destination=changes.pop("destination", DESTINATION))
     outcome = Outcome(0, 100, status_code=200 if ok else 500)
-    return Completion(
-        delivery, outcome, Transition("delivered" if ok else changes.pop("status", "retrying")), **changes
-    )
+    return Attempted(delivery, outcome, Transition("delivered" if ok else changes.pop("status", "retrying")))
 
 
 def judge(facts: Facts) -> Verdict:
@@ -81,7 +79,7 @@ class TestCounts:
     def test_an_end_without_an_attempt_says_nothing_about_the_destination(self) -> None:
         """The row was cancelled, or its action is gone."""
         counts = Counts()
-        counts.add(completion(status="dead", attempted=False))
+        counts.add(Ended(claimed(), "cancelled"))
         assert (counts.dead, counts.attempts, counts.failures_in_row) == (1, 0, 0)
 
     def test_what_could_not_be_written_is_counted_before_what_came_since(self) -> None:

@@ -12,7 +12,7 @@ from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted, Ended
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.watch.monitor import Monitor
 from tests.queueing import Queue, claimed
@@ -37,9 +37,8 @@ async def ended(queue: Queue, nodes: int, organizations: int = 3) -> list[str]:
         (claim,) = await queue.store.claim(10)
         assert await queue.mark_dead(claim, REASON)
         row = claimed(organization_id=whose, destination="https://well.example:443")
-        outcome = Outcome(0, 0, error=REASON)
-        monitor.record([Completion(row, outcome, Transition("dead"), attempted=False)])
-        monitor.record([Completion(row, Outcome(0, 5, status_code=200), Transition("delivered"))])
+        monitor.record([Ended(row, REASON)])
+        monitor.record([Attempted(row, Outcome(0, 5, status_code=200), Transition("delivered"))])
         ids.append(row_id)
     await monitor.write()
     return ids

@@ -15,10 +15,10 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, given_back
+from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, Returned
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.rules import DELIVERED, WAIT_LIMIT_SECONDS, Timing
+from flowactions_plugin.queue.rules import WAIT_LIMIT_SECONDS, Timing
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, a_schedule, an_executor, continuously, ok
 from tests.sending import SlowAnswer
@@ -93,7 +93,7 @@ class TestGivenBack:
         since = int(await queue.database.time() * 1000) - WAITED
         await queue.run(f"UPDATE flowactions_outbox SET waiting_since = {since}")  # noqa: S608
         (claim,) = await queue.store.claim(1)
-        assert await queue.store.complete([given_back(claim)]) == {row_id: End("written", "pending")}
+        assert await queue.store.complete([Returned(claim)]) == {row_id: End("written", "pending")}
         assert (await queue.row(row_id)).waiting_since == since
         await a_schedule(queue, ok, signing_secret=fail).tick()
         row = await queue.row(row_id)
@@ -104,14 +104,14 @@ class TestGivenBack:
         """However often a row is given back for what fails here, it has waited since the first time."""
         row_id = await queue.put()
         (claim,) = await queue.store.claim(1)
-        await queue.store.complete([given_back(claim, waits_for="the host")])
+        await queue.store.complete([Returned(claim, waits_for="the host")])
         assert (await queue.row(row_id)).waiting_since is not None
         await queue.run("UPDATE flowactions_outbox SET waiting_since = waiting_since - 7000")
         since = (await queue.row(row_id)).waiting_since
         (claim,) = await queue.store.claim(1)
         assert claim.waited_ms is not None
         assert claim.waited_ms >= 7000
-        await queue.store.complete([given_back(claim, waits_for="another fault")])
+        await queue.store.complete([Returned(claim, waits_for="another fault")])
         assert (await queue.row(row_id)).waiting_since == since
 
     @pytest.mark.parametrize("waits_for", [None, "the host"])
@@ -128,11 +128,11 @@ class TestGivenBack:
         row_id = await queue.put()
         (claim,) = await queue.store.claim(1)
         if is_lost:
-            await queue.store.complete([given_back(claim, waits_for=waits_for)])
+            await queue.store.complete([Returned(claim, waits_for=waits_for)])
         assert await queue.queries.cancel(row_id, "acme", "no more")
         completer = Completer(queue.store, finished)
         completer.hand.take([claim])
-        completer.complete(given_back(claim, waits_for=waits_for))
+        completer.complete(Returned(claim, waits_for=waits_for))
         await completer.flush()
         assert told == []
         row = await queue.row(row_id)
@@ -150,8 +150,8 @@ async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: i
     (claim,) = executor.take(await queue.store.claim(1))
     await executor.execute(claim)
     await executor.completer.flush()
-    ((kept, change),) = [(each.delivery.body, each.change) for each in written]
-    assert change == DELIVERED
+    ((kept, status),) = [(each.delivery.body, each.status) for each in written]
+    assert status == "delivered"
     assert (kept is None) == (size > SMALL_BYTES)
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import Completion, given_back
+from flowactions_plugin.queue.claimed import Attempted, Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Timing, Transition, failure_class
 from flowactions_plugin.storage.database import Database
@@ -36,7 +36,7 @@ async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
         assert row.claimed_until - row.updated_at == pytest.approx(30_000, abs=1000)
         assert row.claimed_by == claim.token
         if end == "release":
-            await queue.store.complete([given_back(claim)])
+            await queue.store.complete([Returned(claim)])
         else:
             await queue.complete(claim, Outcome(0, 1, status_code=500), Transition("retrying", 5))
         row = await queue.row(row_id)
@@ -206,5 +206,5 @@ async def test_a_claim_that_waits_takes_nothing_whose_outcome_waits_as_well(
         for again in (await claiming, await later.claim(20)):  # the holder tries a moment later
             assert ids.isdisjoint(each.id for each in again)
         done = Outcome(0, 0, status_code=200)
-        ends = await holder.complete([Completion(each, done, Transition("delivered")) for each in claimed])
+        ends = await holder.complete([Attempted(each, done, Transition("delivered")) for each in claimed])
         assert {end.kind for end in ends.values()} == {"written"}

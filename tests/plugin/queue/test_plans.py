@@ -24,7 +24,7 @@ from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.store import ActionStore
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue import claims, items, keys, outcomes, probes
-from flowactions_plugin.queue.claimed import Completion, End, given_back
+from flowactions_plugin.queue.claimed import Attempted, End, Returned
 from flowactions_plugin.queue.enqueue import row_of
 from flowactions_plugin.queue.items import Item, statements_of, write_items
 from flowactions_plugin.queue.keys import KeyUse
@@ -49,7 +49,7 @@ EVERYTHING = Filter.of(
 
 async def complete_one(store: OutboxStore) -> None:
     for one in await store.claim(1):
-        completion = Completion(one, Outcome(0, 0, status_code=500), Transition("retrying", 5))
+        completion = Attempted(one, Outcome(0, 0, status_code=500), Transition("retrying", 5))
         assert await store.complete([completion]) == {one.id: End("written", "retrying")}
 
 
@@ -59,7 +59,7 @@ def deferred(store: OutboxStore) -> DeferredStore:
 
 async def give_back_one(store: OutboxStore) -> None:
     for one in await store.claim(1):
-        ends = await store.complete([given_back(one, waits_for="the host")])
+        ends = await store.complete([Returned(one, waits_for="the host")])
         assert ends == {one.id: End("written", "pending")}
 
 
@@ -159,9 +159,9 @@ BESIDE: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "large body": lambda store: store.whole(claimed()),
     "touch": lambda store: store.touch(),
     "round in quarantine": lambda store: store.begin_quarantined(claimed()),
-    "end of a claim that another has": lambda store: store.complete([given_back(claimed())]),
+    "end of a claim that another has": lambda store: store.complete([Returned(claimed())]),
     "outcome": lambda store: store.complete(
-        [Completion(claimed(), Outcome(0, 0, status_code=500), Transition("dead"))]
+        [Attempted(claimed(), Outcome(0, 0, status_code=500), Transition("dead"))]
     ),
     "enqueue": enqueue,
     "probe of a paused destination": probe,

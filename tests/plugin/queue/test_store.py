@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import given_back
+from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Transition
 from tests.bulk import copy
@@ -65,7 +65,7 @@ class TestClaims:
         (second,) = await queue.store.claim(1)
         assert (second.id, second.attempts, second.reclaims) == (row_id, 0, 1)
         assert not await queue.complete(late, OK, Transition("delivered"))
-        assert (await queue.store.complete([given_back(late)]))[row_id].kind == "reclaimed"
+        assert (await queue.store.complete([Returned(late)]))[row_id].kind == "reclaimed"
         assert not await queue.mark_dead(late, "late")
         assert (await queue.row(row_id)).status == "pending"
         assert await queue.complete(second, FAILED, Transition("retrying", 5))

@@ -20,7 +20,7 @@ import flowactions_plugin
 from flowactions_hookspecs import FlowActions, NotQueued
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.claimed import Attempted
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.waiting import CONFLICTS, REPETITIONS, repeated
@@ -62,7 +62,7 @@ async def drain(queue: Queue, taken: Counter[str]) -> None:
     """Claim and complete until nothing is due."""
     while claims := await queue.store.claim(5, per_destination=50):
         taken.update(each.id for each in claims)
-        done = [Completion(each, Outcome(0, 1, 200), Transition("delivered")) for each in claims]
+        done = [Attempted(each, Outcome(0, 1, 200), Transition("delivered")) for each in claims]
         assert {each.kind for each in (await queue.store.complete(done)).values()} == {"written"}
 
 
