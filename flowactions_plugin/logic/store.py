@@ -9,24 +9,14 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.queue.claims import statement
 from flowactions_plugin.queue.keys import KeyUse
+from flowactions_plugin.queue.statements import statement
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import enqueue_rates
 from flowactions_plugin.storage.waiting import repeated
 
 LIMIT: Final = 60
 WINDOW_MS: Final = 60_000
-
-LOCK: Final = """
-INSERT INTO flowactions_enqueue_rates (organization_id, agent_id, times, updated_at)
-VALUES (:organization_id, :agent_id, '[]', {now})
-ON CONFLICT (organization_id, agent_id) DO UPDATE SET updated_at = {now} RETURNING times"""
-"""Lock an agent's row, and make it if it is missing."""
-
-COUNT: Final = """
-UPDATE flowactions_enqueue_rates SET times = :times, updated_at = :at
-WHERE organization_id = :organization_id AND agent_id = :agent_id"""
 
 TESTS: Final = ""
 """In place of the agent, for an organization's tests of nodes: no agent has an empty id."""
@@ -88,13 +78,13 @@ class CallStore:
         """
         given = {"organization_id": organization_id, "agent_id": agent_id}
         database = self._database
-        times = _times(connection.execute(database.built(statement, LOCK), given).scalar_one())
+        times = _times(connection.execute(database.built(statement, "lock_rate"), given).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
         now = database.time_on(connection)
         counting, wait_ms = admit(times, now, limit)
         if wait_ms == 0:
             counted = {**given, "times": msgspec.json.encode(counting).decode(), "at": now}
-            connection.execute(database.built(statement, COUNT), counted)
+            connection.execute(database.built(statement, "count_call"), counted)
         return wait_ms
 
 

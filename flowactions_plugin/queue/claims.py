@@ -5,8 +5,6 @@ outcome. An expired lease is reclaimed by a later claim under a new token, so a 
 reclaim uses up no attempt, but is counted: a row that was reclaimed `QUARANTINE_AFTER` times is claimed for quarantine only.
 
 A claim writes no column that is indexed, and leaves the due time as it is.
-
-The statements are text, one for each database where they differ.
 """
 
 from __future__ import annotations
@@ -15,30 +13,24 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import TextClause, text
 from sqlalchemy.engine import Connection, Row
 
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claimed import COLUMNS, NEW, SMALL_BYTES, ClaimedDelivery, read_row
-from flowactions_plugin.queue.lanes import EVER, MOST_OF_A_LANE, SINCE_MARGIN_MS, Due
+from flowactions_plugin.queue.claimed import COLUMNS, NEW, ClaimedDelivery, read_row
+from flowactions_plugin.queue.lanes import EVER, SINCE_MARGIN_MS, Due
 from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.statements import statement
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 PREFIX_DIGITS: Final = 8
 """So many digits of a token name the worker."""
-
-LOOK_ROWS: Final = 5000
-"""How many rows that have become due a look reads at the most; a scan finds the others."""
 
 LONGEST_LOOK_SECONDS: Final = 60.0
 
@@ -47,160 +39,8 @@ OVERLAP_MS: Final = 2000
 
 LONGEST_GRACE_SECONDS: Final = 1e12
 
-LIVE: Final = f"status IN ('pending', 'retrying') AND takeovers < {QUARANTINE_AFTER}"
-FREE: Final = (
-    "(claimed_until IS NULL OR claimed_until <= {moment}"
-    f" - CASE WHEN substr(claimed_by, 1, {PREFIX_DIGITS}) = :own THEN 0 ELSE CAST(:grace AS bigint) END)"
-)
-UNPAUSED: Final = (
-    "NOT EXISTS (SELECT 1 FROM flowactions_pauses AS pause WHERE"
-    " pause.destination = {row}.destination AND pause.organization_id IN ('', {row}.organization_id))"
-)
-# Both ends of a part of the lane's index. With an equality, PostgreSQL may search the index of all rows that are due.
-_OLDEST: Final = f"""
-    SELECT {{key}} FROM flowactions_outbox{{{{by_lane}}}}
-    WHERE (lane, next_attempt_at) >= ({{lane}}, {{since}}) AND (lane, next_attempt_at) <= ({{lane}}, {{now}})
-      AND {LIVE} AND {FREE}
-    ORDER BY lane, next_attempt_at, id LIMIT {{rows}}"""
-_oldest: Final = partial(_OLDEST.format, now="{now}", moment="{moment}")
-
-_MADE: Final = {
-    "body": f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body",
-    "waited_ms": "{now} - waiting_since AS waited_ms",
-    "left_ms": "expires_at - {now} AS left_ms",
-}
-_CLAIMED: Final = ", ".join(_MADE.get(name, name) for name in COLUMNS)
-_LEASE: Final = "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now}"
-_SETS: Final = f"{_LEASE}, takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
-
-# An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table. A limit that is not
-# known to it counts as a tenth of what it limits: without the one inside, of a whole lane, and the statement would be compiled (JIT).
-CLAIM_LANES: Final = f"""
-UPDATE flowactions_outbox SET {_SETS}
-WHERE ctid = ANY (ARRAY(
-    SELECT oldest.ctid
-    FROM ({{asked}}) AS asked
-    CROSS JOIN LATERAL (SELECT ctid FROM ({_oldest(key="ctid", lane="asked.lane", since="asked.since", rows=MOST_OF_A_LANE)}
-    FOR UPDATE SKIP LOCKED) AS first LIMIT asked.rows) AS oldest
-    WHERE asked.probe OR {UNPAUSED.format(row="asked")}))
-RETURNING {{columns}}"""
-"""Claim the oldest rows of all lanes of ``asked``, on PostgreSQL. One that is changed
-meanwhile stands elsewhere, and is left to the next claim."""
-
-CLAIM_EACH: Final = f"""
-UPDATE flowactions_outbox SET {_SETS}
-WHERE rowid IN (
-    SELECT oldest.rowid
-    FROM ({{asked}}) AS asked
-    CROSS JOIN flowactions_outbox AS oldest
-    WHERE oldest.rowid IN ({_oldest(key="rowid", lane="asked.lane", since="asked.since", rows=":rows")})
-      AND (asked.probe OR {UNPAUSED.format(row="asked")}))
-RETURNING {{columns}}"""
-"""Claim the oldest rows of all lanes of ``asked``, the same number of each, on SQLite."""
-
-ASKED: Final = {
-    "lane": "bigint",
-    "rows": "int",
-    "since": "bigint",
-    "organization_id": "text",
-    "destination": "text",
-    "probe": "boolean",
-}
-
-SCAN: Final = f"""
-WITH RECURSIVE lanes(lane) AS (
-    SELECT (SELECT lane FROM flowactions_outbox WHERE status IN ('pending', 'retrying')
-            ORDER BY lane DESC, next_attempt_at DESC, id DESC LIMIT 1)
-    UNION ALL
-    SELECT (SELECT lane FROM flowactions_outbox WHERE status IN ('pending', 'retrying') AND lane < lanes.lane
-            ORDER BY lane DESC, next_attempt_at DESC, id DESC LIMIT 1)
-    FROM lanes WHERE lanes.lane IS NOT NULL
-)
-SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since, {{now}} AS now
-FROM lanes CROSS JOIN flowactions_outbox AS oldest
-WHERE oldest.{{key}} {{among}}{_oldest(key="{key}", lane="lanes.lane", since=f"CAST('{EVER}' AS bigint)", rows="1")}{{end}}
-  AND {UNPAUSED.format(row="oldest")}"""
-"""Find the lanes in which a row is due. Each is found from its newest row: the index entries of ended rows are the oldest."""
-
-LOOK: Final = f"""
-SELECT lane, min(organization_id) AS organization_id, min(destination) AS destination, min(next_attempt_at) AS since,
-    {{now}} AS now
-FROM (
-    SELECT lane, organization_id, destination, next_attempt_at FROM flowactions_outbox
-    WHERE {LIVE} AND next_attempt_at > {{now}} - :milliseconds AND next_attempt_at <= {{now}} AND {FREE}
-    ORDER BY next_attempt_at LIMIT {LOOK_ROWS}
-) AS due
-WHERE {UNPAUSED.format(row="due")} GROUP BY lane"""
-"""Find the lanes of rows that have become due within the last so many milliseconds."""
-
-PEEK: Final = f"""
-SELECT oldest.lane, oldest.next_attempt_at, oldest.id FROM ({{asked}}) AS asked CROSS JOIN flowactions_outbox AS oldest
-WHERE oldest.{{key}} {{among}}{{first}}{_oldest(key="{key}", lane="asked.lane", since="asked.since", rows="{most}")}{{end}}"""
-"""Read when the oldest rows of lanes were due."""
-
-HELD: Final = dict.fromkeys(("id", "token", "organization_id", "destination"), "text")
-
-WITHDRAWN: Final = f"""
-SELECT held.id FROM ({{held}}) AS held
-WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.id AND mine.claimed_by = held.token
-    AND mine.status IN ('pending', 'retrying'))
-   OR NOT {UNPAUSED.format(row="held")}"""
-"""Find those of the held rows that may not begin: their destination is paused, their claim has ended, or somebody has cancelled
-them."""
-
-_QUARANTINED: Final = f"""
-SELECT id FROM flowactions_outbox{{by_index}}
-WHERE status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}
-  AND next_attempt_at <= {{now}} AND {FREE} AND {UNPAUSED.format(row="flowactions_outbox")}
-ORDER BY next_attempt_at, id LIMIT 1"""
-"""Find the oldest row that may be sent in quarantine only."""
-
-IS_QUARANTINED: Final = f"SELECT {{now}} AS now WHERE EXISTS ({_QUARANTINED})"
-
-CLAIM_QUARANTINED: Final = f"""
-UPDATE flowactions_outbox SET {_LEASE}
-WHERE id = ({_QUARANTINED}{{locked}})
-RETURNING {{columns}}"""
-"""Of such a row, the rounds that were begun are counted, and not the reclaims."""
-
-BEGIN_QUARANTINED: Final = """
-UPDATE flowactions_outbox SET quarantine_rounds = :rounds, updated_at = {now}
-WHERE id = :id AND claimed_by = :token RETURNING body"""
-
-BODY: Final = "SELECT body FROM flowactions_outbox WHERE id = :id AND claimed_by = :token"
-
-TOUCH: Final = "UPDATE flowactions_outbox SET updated_at = updated_at WHERE 1 = 0"
-
-
-def statement(sql: Dialect, written: str, **parts: str) -> TextClause:
-    """Return a statement that is written as text for a database.
-
-    Args:
-        sql: of the database.
-        written: the text, with the names of its parts in braces.
-        parts: those that only this statement has.
-    """
-    size = "octet_length" if sql.is_server else "length"
-    columns = _CLAIMED.format(size=size, now=sql.now_text)
-    parts |= {
-        "now": sql.now_text,
-        "moment": "CAST(:looked_at AS bigint)" if _LEASE in written else sql.now_text,
-        "columns": f"{columns}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
-        "held": sql.rows_text("held", HELD),
-        "asked": sql.rows_text("asked", ASKED),
-    }
-    # SQLite may plan by figures of when the queue was empty: a CROSS JOIN keeps the order. With an equality, it may read the whole
-    # table for a filter.
-    names = ("key", "among", "end", "by_lane", "by_index", "locked", "first", "most")
-    if sql.is_server:
-        most = f"{MOST_OF_A_LANE}) AS first LIMIT asked.rows"
-        values = ("id", "= ANY (ARRAY(", "))", "", "", " FOR UPDATE SKIP LOCKED", "SELECT id FROM (", most)
-        parts |= zip(names, values, strict=True)
-        return text(written.format(**parts))
-    by_lane, by_index = (f" INDEXED BY ix_flowactions_outbox_{name}" for name in ("lane", "quarantined"))
-    parts |= zip(names, ("rowid", "IN (", ")", by_lane, by_index, "", "", ":rows"), strict=True)
-    made = text(written.format(**parts))
-    return made.bindparams(sql.now()) if "{now}" in written else made  # type: ignore[arg-type]  # a parameter, there
+HELD: Final = ("id", "token", "organization_id", "destination")
+"""What is asked of a row that waits for a slot."""
 
 
 class Contact:
@@ -318,16 +158,16 @@ class ClaimStore:
             for each in asked:
                 by_rows.setdefault(each["rows"], []).append(each)
             given = [{"asked": sql.json_rows(alike), "rows": rows} for rows, alike in by_rows.items()]
-            claimed = await self._claim(CLAIM_EACH, given)
+            claimed = await self._claim("claim", given)
         else:
-            claimed = await self._claim(CLAIM_LANES, [{"asked": sql.json_rows(asked)}])
+            claimed = await self._claim("claim", [{"asked": sql.json_rows(asked)}])
         return sorted(claimed, key=lambda row: (row.due_at, row.id))
 
-    async def _claim(self, written: str, asked: Sequence[Mapping[str, Any]]) -> list[ClaimedDelivery]:
+    async def _claim(self, name: str, asked: Sequence[Mapping[str, Any]]) -> list[ClaimedDelivery]:
         """Claim what a statement finds with each of its parameters, in one transaction."""
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self.contact.lease_seconds
-        began, made = self.contact.clock(), self.database.built(statement, written)
+        began, made = self.contact.clock(), self.database.built(statement, name)
         given = {
             "token": new_token(self.contact.prefix),
             "lease": int(self.contact.lease_seconds * 1000),
@@ -355,18 +195,18 @@ class ClaimStore:
 
     async def scan(self) -> list[Due]:
         """Find all lanes in which a row is due."""
-        return await self._lanes(SCAN)
+        return await self._lanes("scan")
 
     async def look(self) -> list[Due]:
         """Find the lanes in which a row has become due since the last look or scan, or shortly before."""
         silence = min(time.monotonic() - self._looked_at, LONGEST_LOOK_SECONDS)
-        return await self._lanes(LOOK, milliseconds=int(silence * 1000) + OVERLAP_MS)
+        return await self._lanes("look", milliseconds=int(silence * 1000) + OVERLAP_MS)
 
-    async def _lanes(self, written: str, **given: int) -> list[Due]:
+    async def _lanes(self, name: str, **given: int) -> list[Due]:
         if self.contact.is_new:
             await self.touch()
         began = time.monotonic()
-        rows = self.found(await self._rows(written, **self.free(), **given))
+        rows = self.found(await self._rows(name, **self.free(), **given))
         self._looked_at = began
         return [
             Due(row.lane, row.organization_id, row.destination, max(EVER, row.since - SINCE_MARGIN_MS))
@@ -382,8 +222,8 @@ class ClaimStore:
             self._moment = rows[0].now
         return rows
 
-    async def _rows(self, written: str, **given: Any) -> Sequence[Row[Any]]:
-        return await self.database.rows(self.database.built(statement, written), given)
+    async def _rows(self, name: str, **given: Any) -> Sequence[Row[Any]]:
+        return await self.database.rows(self.database.built(statement, name), given)
 
     async def oldest(
         self,
@@ -407,7 +247,7 @@ class ClaimStore:
             return []
         asked = self.database.sql.json_rows([due._replace(rows=limit)._asdict() for due in lanes.values()])
         given = {} if self.database.sql.is_server else {"rows": limit}
-        rows = await self._rows(PEEK, **self.free(), asked=asked, **given)
+        rows = await self._rows("peek", **self.free(), asked=asked, **given)
         ordered = sorted(rows, key=lambda row: (row.next_attempt_at, row.id))
         wanted = islice(_within((lanes[row.lane] for row in ordered), most, sent), limit)
         return [due._replace(rows=number) for due, number in Counter(wanted).items()]
@@ -419,16 +259,16 @@ class ClaimStore:
     async def withdrawn(self, held: Sequence[ClaimedDelivery]) -> set[str]:
         """Return the ids of deliveries that may not begin: paused, cancelled, or their claim has ended."""
         rows = [{name: getattr(each, name) for name in HELD} for each in held]
-        return {row.id for row in await self._rows(WITHDRAWN, held=self.database.sql.json_rows(rows))}
+        return {row.id for row in await self._rows("withdrawn", held=self.database.sql.json_rows(rows))}
 
     async def whole(self, delivery: ClaimedDelivery) -> ClaimedDelivery | None:
         """Return a delivery with the large body that its claim has left out; ``None``: the claim has ended."""
-        rows = await self._rows(BODY, id=delivery.id, token=delivery.token)
+        rows = await self._rows("body", id=delivery.id, token=delivery.token)
         return msgspec.structs.replace(delivery, body=rows[0].body) if rows else None
 
     async def touch(self) -> None:
         """Write to the queue without changing anything, to see whether it can be written."""
-        began, made = self.contact.clock(), self.database.built(statement, TOUCH)
+        began, made = self.contact.clock(), self.database.built(statement, "touch")
         try:
             await self.database.in_transaction(lambda connection: connection.execute(made))
         except StorageUnavailable:
@@ -438,15 +278,15 @@ class ClaimStore:
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
-        return bool(self.found(await self._rows(IS_QUARANTINED, **self.free())))
+        return bool(self.found(await self._rows("any_quarantined", **self.free())))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
-        return next(iter(await self._claim(CLAIM_QUARANTINED, [{}])), None)
+        return next(iter(await self._claim("claim_quarantined", [{}])), None)
 
     async def begin_quarantined(self, delivery: ClaimedDelivery) -> ClaimedDelivery | None:
         """Count a round in quarantine as begun, before its request leaves; return the delivery as `whole` does."""
-        made = self.database.built(statement, BEGIN_QUARANTINED)
+        made = self.database.built(statement, "begin_quarantined")
         # From the value that was claimed: a repeated write counts once.
         given = {"id": delivery.id, "token": delivery.token, "rounds": delivery.quarantine_rounds + 1}
         rows = await self.database.in_transaction(lambda connection: connection.execute(made, given).all())

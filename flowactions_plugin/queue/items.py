@@ -10,8 +10,9 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
-from flowactions_plugin.queue.claims import UNPAUSED, statement
 from flowactions_plugin.queue.keys import FIRST_USES, USE, FirstUse, IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.statements import UNPAUSED
+from flowactions_plugin.queue.statements import written as made_of
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import BEHIND_MS
@@ -220,11 +221,11 @@ def _writing(sql: Dialect, written: str, keys: IdempotencyKeys | None = None, lo
     given = {**_ROWS, **dict.fromkeys(("token", "caller", "key"), "text"), "nth": "int"}
     parts = {
         "rows": sql.rows_text("rows", given),
-        "position": (_POSITION_OF_SERVER if sql.is_server else _POSITION_OF_FILE).format(now=sql.now_text),
+        "position": _POSITION_OF_SERVER if sql.is_server else _POSITION_OF_FILE,
         "bytes": "decode(made.body, 'hex')" if sql.is_server else "CAST(made.body AS BLOB)",
         "blob": "bytea" if sql.is_server else "BLOB",
     }
-    return statement(sql, written, **parts) if keys is None else keys.using(sql, written, lock_ms, **parts)
+    return made_of(sql, written, parts) if keys is None else keys.using(sql, written, lock_ms, **parts)
 
 
 def _compiled(sql: Dialect, written: str, keys: IdempotencyKeys | None, paramstyle: str) -> SQLCompiler:

@@ -14,7 +14,7 @@ from sqlalchemy import TextClause, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claims import statement
+from flowactions_plugin.queue.statements import written as made_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_keys
@@ -131,7 +131,8 @@ class IdempotencyKeys:
         # It takes effect within the statement: all rows are read, and sorted, before the first is inserted.
         limit = f" AND set_config('lock_timeout', '{lock_ms}', true) IS NOT NULL" if lock_ms else ""
         old = f"kept.created_at <= {sql.now_text} - {self._window_ms}"
-        return statement(sql, written, uses=sql.rows_text("uses", _USES), limit=limit, old=old, **parts)
+        uses = sql.rows_text("uses", _USES)
+        return made_of(sql, written, {**parts, "uses": uses, "limit": limit, "old": old})
 
     async def prune(self, limit: int) -> int:
         """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""

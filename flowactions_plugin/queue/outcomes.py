@@ -12,31 +12,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Executable, String, bindparam, select
+from sqlalchemy import String, bindparam, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.attempt import NOTES, PROBE, RESPONSE_KEPT_BYTES, SLOW_MS
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import Attempted, Completion, End, Ended, Returned
-from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, statement
+from flowactions_plugin.queue.claims import Contact
 from flowactions_plugin.queue.rules import failure_class
+from flowactions_plugin.queue.statements import statement
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import outbox
 
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
-_DONE: Final = {
-    **dict.fromkeys(("id", "token", "status", "error", "error_class", "response", "phases"), "text"),
-    **dict.fromkeys(("granted", "status_code", "number", "duration_ms", "rounds", "waits"), "int"),
-    **dict.fromkeys(("delay_ms", "started_at"), "bigint"),
-}
-"""The ends of claims. ``number`` is NULL where no attempt was made. ``rounds`` is NULL except where a row is given back. ``waits``
-is then 1 if it waits for ``error``, and 0 if it waits as before."""
-
 _NOTHING: Final = {
-    **dict.fromkeys(_DONE),
+    **dict.fromkeys(("status_code", "number", "phases", "rounds", "waits")),
     **dict.fromkeys(("granted", "delay_ms", "started_at", "duration_ms"), 0),
     "response": "",
 }
@@ -45,54 +37,9 @@ _NOTHING: Final = {
 MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
 """What the reason of a cancelled delivery ends with, until it is known what its worker did."""
 
-# Somebody may have cancelled a row while it was on its way: a failed attempt is then its last one.
-_CANCELLED: Final = "flowactions_outbox.status = 'dead' AND done.status IN ('retrying', 'returned')"
-_RETURNED: Final = "done.status = 'returned'"
-_COMPLETE: Final = f"""
-UPDATE flowactions_outbox SET
-    claimed_by = NULL, claimed_until = NULL, settled_token = done.token, updated_at = {{now}},
-    takeovers = CASE WHEN {_RETURNED} THEN takeovers ELSE 0 END, quarantine_rounds = coalesce(done.rounds, 0),
-    waiting_since = CASE done.waits WHEN 1 THEN coalesce(waiting_since, {{now}}) WHEN 0 THEN waiting_since END,
-    status = CASE WHEN {_RETURNED} OR {_CANCELLED} THEN flowactions_outbox.status ELSE done.status END,
-    attempts = attempts + CASE WHEN done.number IS NULL THEN 0 ELSE 1 END, max_attempts = max_attempts + done.granted,
-    next_attempt_at = {{now}} + CASE WHEN {_CANCELLED} THEN 0 ELSE done.delay_ms END,
-    last_status_code = CASE WHEN done.number IS NULL THEN last_status_code ELSE done.status_code END,
-    last_error = CASE WHEN {_CANCELLED} THEN replace(flowactions_outbox.last_error, '{MAY_BE_SENT}', '')
-        WHEN {_RETURNED} THEN coalesce(done.error, flowactions_outbox.last_error) ELSE done.error END,
-    error_class = CASE WHEN {_CANCELLED} OR ({_RETURNED} AND done.error IS NULL) THEN flowactions_outbox.error_class
-        ELSE done.error_class END,
-    delivered_started_at = CASE WHEN done.status = 'delivered' THEN done.started_at END,
-    delivered_duration_ms = CASE WHEN done.status = 'delivered' THEN done.duration_ms END,
-    delivered_response = CASE WHEN done.status = 'delivered' THEN {{response}} END,
-    delivered_phases = CASE WHEN done.status = 'delivered' THEN done.phases END,
-    finished_at = CASE WHEN {_CANCELLED} THEN finished_at WHEN done.status IN ('delivered', 'dead') THEN {{now}} END
-FROM done WHERE flowactions_outbox.id = done.id AND flowactions_outbox.claimed_by = done.token
-RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token"""
-# A log that holds this number already must not keep the outcome from being written.
-_LOG: Final = f"""
-INSERT INTO flowactions_attempts
-    (delivery_id, number, started_at, duration_ms, status_code, error, response, phases, worker)
-SELECT done.id, done.number, done.started_at, done.duration_ms, done.status_code, done.error, {{response}}, done.phases,
-    substr(done.token, 1, {PREFIX_DIGITS})
-FROM done JOIN written ON written.id = done.id AND written.settled_token = done.token
-WHERE done.number IS NOT NULL AND done.status <> 'delivered'
-ON CONFLICT DO NOTHING"""
-
-COMPLETE: Final = f"WITH done AS ({{done}}) {_COMPLETE}"
-LOG: Final = f"WITH done AS ({{done}}), written AS (SELECT id, settled_token FROM flowactions_outbox) {_LOG}"
-COMPLETE_AND_LOG: Final = f"""
-WITH done AS ({{done}}), written AS ({_COMPLETE}), logged AS ({_LOG}) SELECT id, status FROM written"""
-"""The two above, on PostgreSQL."""
-
 _FOUND: Final = select(*(outbox.c[name] for name in ("id", "status", "claimed_by", "settled_token"))).where(
     outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
 )
-
-
-def ending(sql: Dialect, written: str) -> Executable:
-    """Return one of the statements above; all but `LOG` return ids and states."""
-    response = "convert_to(done.response, 'UTF8')" if sql.is_server else "CAST(done.response AS BLOB)"
-    return statement(sql, written, response=response, done=sql.rows_text("done", _DONE))
 
 
 class OutcomeStore:
@@ -117,8 +64,8 @@ class OutcomeStore:
         """
         database = self._database
         logs, at_once = any(map(is_logged, completions)), database.sql.is_server
-        completing = database.built(ending, COMPLETE_AND_LOG if logs and at_once else COMPLETE)
-        logging = database.built(ending, LOG) if logs and not at_once else None
+        completing = database.built(statement, "complete_and_log" if logs and at_once else "complete")
+        logging = database.built(statement, "log") if logs and not at_once else None
         given = {"done": database.sql.json_rows([_values(each) for each in completions])}
 
         def write(connection: Connection) -> Sequence[Any]:

@@ -16,13 +16,13 @@ from sqlalchemy import and_, update
 from sqlalchemy.engine import Row
 
 from flowactions_hookspecs import DeliveryAlert
-from flowactions_plugin.egress.attempt import PROBE
 from flowactions_plugin.operators.scope import AUTOMATIC
 from flowactions_plugin.queue.claimed import ClaimedDelivery
-from flowactions_plugin.queue.claims import FREE, LIVE, ClaimStore, statement
+from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, probe_delay_ms
+from flowactions_plugin.queue.statements import statement
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import pauses
 
@@ -31,22 +31,6 @@ AT_ONCE: Final = 10
 
 BY_ITSELF: Final = and_(pauses.c.paused_role == inline(AUTOMATIC.role), pauses.c.probe_at.is_not(None))
 """The condition that a pause is automatic, and has not ended."""
-
-PROBES: Final = f"""
-SELECT pause.organization_id, pause.destination, pause.probe_at, pause.probes, oldest.lane, {{now}} AS now
-FROM flowactions_pauses AS pause CROSS JOIN flowactions_outbox AS oldest WHERE oldest.{{key}} {{among}}
-    SELECT {{key}} FROM flowactions_outbox
-    WHERE destination = pause.destination AND organization_id = pause.organization_id
-      AND {LIVE} AND next_attempt_at <= {{now}} AND {FREE}
-    ORDER BY next_attempt_at, id LIMIT 1{{end}}
-  AND pause.paused_role = '{AUTOMATIC.role}' AND pause.probe_at <= {{now}}
-  AND NOT EXISTS (SELECT 1 FROM flowactions_pauses AS other WHERE other.destination = pause.destination
-      AND other.organization_id = '')
-ORDER BY pause.probe_at LIMIT {AT_ONCE}"""
-"""Find the probes that are due, each with the lane of the row that has waited for longest."""
-
-PROBED: Final = f"""
-SELECT 1 FROM flowactions_attempts WHERE delivery_id = :id AND phases LIKE '%"{PROBE}"%' LIMIT 1"""
 
 
 class Probes:
@@ -98,7 +82,7 @@ class Probes:
 
     async def claim(self, limit: int) -> list[ClaimedDelivery]:
         """Claim the row that has waited for longest for each destination that is to be probed, so many at the most."""
-        rows = await self._database.rows(self._database.built(statement, PROBES), self._store.free())
+        rows = await self._database.rows(self._database.built(statement, "probes"), self._store.free())
         due = self._store.found(rows)
         asks = [
             Due(row.lane, row.organization_id, row.destination) for row in due[:limit] if await self._begin(row)
@@ -125,6 +109,6 @@ class Probes:
         """Return a delivery that has one attempt more than its row, if no probe of it has failed before."""
         if delivery.max_attempts >= MAX_ATTEMPTS_CAP:
             return delivery
-        if await self._database.rows(self._database.built(statement, PROBED), {"id": delivery.id}):
+        if await self._database.rows(self._database.built(statement, "probed"), {"id": delivery.id}):
             return delivery
         return replace(delivery, max_attempts=delivery.max_attempts + 1, is_probe=True)

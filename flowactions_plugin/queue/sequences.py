@@ -16,18 +16,16 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import TextClause, text
 from sqlalchemy.engine import Connection, Row
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claims import UNPAUSED
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Due, number_of, path_of
 from flowactions_plugin.queue.rules import CHAT_PACE_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.queue.standing import MOST_REMEMBERED
+from flowactions_plugin.queue.statements import statement
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 
@@ -194,34 +192,3 @@ async def release(database: Database, sequences: Collection[int], seconds: float
 
 def _given(sequences: Collection[int]) -> str:
     return Dialect.json_rows([{"sequence": each} for each in sequences])
-
-
-def statement(sql: Dialect, name: str) -> TextClause:
-    """Return a statement of the folder `sql`: that of the database, where the two differ.
-
-    Args:
-        sql: of the database.
-        name: its file's.
-    """
-    # SQLite may plan by figures of when the queue was empty.
-    by_index = "" if sql.is_server else " INDEXED BY ix_flowactions_outbox_{}"
-    parts = {
-        "wanted": sql.rows_text("sequences", {"sequence": "bigint"}),
-        "unpaused": UNPAUSED.format(row="first"),
-        "is_held_up": _read("is_held_up", sql.name),
-        "by_behind": by_index.format("behind"),
-        "by_sequence": by_index.format("sequence"),
-        "now": sql.now_text,
-    }
-    written = _read(name, sql.name)
-    for part, words in parts.items():
-        written = written.replace(f"{{{part}}}", words)
-    made = text(written)
-    return made if sql.is_server or sql.now_text not in written else made.bindparams(sql.now())  # type: ignore[arg-type]
-
-
-def _read(name: str, dialect: str) -> str:
-    """Return the text of a statement."""
-    folder = Path(__file__).parent / "sql"
-    own = folder / f"{name}.{dialect}.sql"
-    return (own if own.exists() else folder / f"{name}.sql").read_text(encoding="utf-8").strip()

@@ -64,7 +64,7 @@ def item_of(r: int, row: Row) -> Item:
 
 
 def freed(row: Row, token: int) -> Row:
-    """Return a row without its claim, whose end was written under a token: `outcomes.ending`."""
+    """Return a row without its claim, whose end was written under a token: `sql/complete`."""
     return row._replace(token=0, owner=GONE, until=0, settled=token)
 
 
@@ -181,7 +181,7 @@ class Claims:
         return with_worker(s, w, items=tuple(sorted((*worker.items, item._replace(left=left)))))
 
     def is_free(self, s: State, w: int, row: Row, *, probe: bool = False) -> bool:
-        """The conditions of `claims.CLAIM_LANES`, apart from what is in quarantine. A claim looks when it is asked."""
+        """The conditions of `sql/claim`, apart from what is in quarantine. A claim looks when it is asked."""
         until, contact = row.until, s.workers[w].contact
         if (asked := s.workers[w].asked) is not None:
             until += (LEASE - asked[0]) * self.has("a claim waits")
@@ -203,7 +203,7 @@ class Claims:
         return kind.organization, kind.destination
 
     def eligible(self, s: State, w: int) -> list[int]:
-        """`Lanes.asks` and `claims.CLAIM_LANES`: which rows a claim takes. Of each lane the oldest, which are the first."""
+        """`Lanes.asks` and `sql/claim`: which rows a claim takes. Of each lane the oldest, which are the first."""
         world, items = self.world, s.workers[w].items
         left = world.holds - len(items)
         due = [r for r, row in enumerate(s.rows) if self.is_free(s, w, row)]
@@ -236,7 +236,7 @@ class Claims:
         return [*later, *(lane for lane in lanes if lane not in later)]
 
     def claimed(self, s: State, w: int) -> tuple[State, tuple[Item, ...]]:
-        """`claims.CLAIM_LANES`: the rows with their new claims, and what the statement returns."""
+        """`sql/claim`: the rows with their new claims, and what the statement returns."""
         rows, found = s.rows, self.eligible(s, w)
         for r in found:
             row = s.rows[r]

@@ -146,7 +146,7 @@ class Model(Claims):
             )
 
     def _written(self, row: Row, item: Item) -> Row:
-        """`outcomes.ending`."""
+        """`sql/complete`."""
         if item.phase == "back":
             return freed(row, item.token)._replace(
                 due=0, rounds=item.rounds, crashes=min(row.crashes, item.rounds)

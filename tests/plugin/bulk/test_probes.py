@@ -12,8 +12,8 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue import probes as probes_module
-from flowactions_plugin.queue.claims import statement
 from flowactions_plugin.queue.rules import PROBE_LONGEST_MS, probe_delay_ms
+from flowactions_plugin.queue.statements import statement
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.pausing import (
     ACME,
@@ -125,7 +125,7 @@ class TestProbes:
         """Also when that one has ended meanwhile, and its row waits again."""
         await a_paused_queue(queue)
         worker, other = probing(queue), probing(queue, store=OutboxStore(queue.database))
-        made = queue.database.built(statement, probes_module.PROBES)
+        made = queue.database.built(statement, "probes")
         (due,) = await queue.database.rows(made, queue.store.free())
         assert len(await other.claim(10)) == 1
         await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
