@@ -60,6 +60,7 @@ RUN = [
         for language in ("console", "python", *more)
     ),
     Run("docs/how-to/use-with-langgraph.md", "json", 1, f"{ENGINES}:test_its_own_server_runs_the_graph"),
+    Run(RECEIVING, "sh", 1, "tests.docs.test_signature:test_a_receiver_can_be_tried_without_the_sender"),
     *(
         Run(
             RECEIVING,
