@@ -38,6 +38,10 @@ RECEIVING = "docs/how-to/receive-webhooks.md"
 
 RUN = [
     *(Run("README.md", fence, None, f"{EXAMPLES}:test_the_readmes_lines_work") for fence in ("python", "http")),
+    *(
+        Run("docs/index.md", fence, 1, f"{EXAMPLES}:test_the_landing_page_shows_the_readmes_host_and_request")
+        for fence in ("python", "http")
+    ),
     Run(
         "docs/how-to/write-a-node-type.md",
         "python",
