@@ -7,7 +7,7 @@ import re
 
 import httpx
 import pytest
-from playwright.async_api import Dialog, Page, expect
+from playwright.async_api import Dialog, Page, Route, expect
 
 from flowactions_conformance.demo import Demo
 from tests.browser.driving import SCHEMES, SIZES, connect, overflow, save, sign_in, violations
@@ -42,6 +42,19 @@ async def follow_runs(page: Page, demo: Demo) -> None:
     delivery = await opened.value
     await expect(delivery.locator("main")).to_contain_text("/hooks/fail-first/9/x")
     await delivery.close()
+
+
+async def open_chat_node_named_late(page: Page, demo: Demo) -> None:
+    """Open the chat node; the preview shows its channel's id until the provider has answered, then its name."""
+
+    async def answer_late(route: Route) -> None:
+        await expect(page.locator("#preview .message > p")).to_have_text("C00ORDERS")
+        await route.continue_()
+
+    await page.route("**/integrations/chat/channels?*", answer_late, times=1)
+    await open_node(page, demo, "chat_message")
+    await expect(page.locator("#field-chatChannelId")).to_have_value("#orders")
+    await expect(page.locator("#preview .message > p")).to_have_text("#orders")
 
 
 async def delete_flows(page: Page, demo: Demo) -> None:
@@ -133,8 +146,7 @@ async def test_a_node_is_edited_tried_and_followed_and_no_change_is_lost(page: P
     await page.click("#connect")
     await page.click("#allow")
     await expect(page.locator("#notice")).to_have_text("The workspace is connected.")
-    await open_node(page, demo, "chat_message")
-    await expect(page.locator("#field-chatChannelId")).to_have_value("#orders")
+    await open_chat_node_named_late(page, demo)
     await page.fill("#sample-userId", "zoe")
     await page.fill("#sample-content", "two <pizzas>")
     await expect(page.locator("#preview")).to_contain_text("#orders")

@@ -165,15 +165,15 @@ def _lines() -> Iterator[str]:
     yield from _table("field", [f"| `{each.name}` | {_text(each.help)} |" for each in FIELDS])
     yield from ("", "### Exit statuses", "")
     yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. Others are a command's own."
+    own: dict[tuple[int, str], list[str]] = {}
+    for name, command in commands():
+        for each in _own(command):
+            own.setdefault(each, []).append(f"`{name.removeprefix('flowactions ')}`")
     yield from _table(
         "exit status",
         [
             *(f"| {code} | {_text(text)} |" for code, text in sorted(SHARED_EXITS.items())),
-            *(
-                f"| {code} of `{name}` | {_text(text)} |"
-                for name, each in commands()
-                for code, text in _own(each)
-            ),
+            *(f"| {code} of {', '.join(names)} | {_text(text)} |" for (code, text), names in own.items()),
         ],
     )
     yield ""
