@@ -63,7 +63,7 @@ WITH_CONTENTS = ("docs/index", BEHAVIOUR)
 
 ADDED = {
     BEHAVIOUR: ("Where the code and the tests cite each clause", "clauses", "render"),
-    "docs/reference/commands": ("JSON documents", "commands", "documents"),
+    "docs/reference/commands": ("Each command", "commands", "each_command"),
     "docs/reference/conformance": ("All checks", "checks", "render"),
     "docs/reference/log-events": ("All events", "log_events", "render"),
 }

@@ -77,7 +77,7 @@ async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: De
     await expect(page.locator("#field-webhookHeaders-0-key")).to_have_value("x-user")
 
     await run_flow(page, demo)
-    await expect(page.locator("#runs .run .badge")).to_have_text(["shown", "delivered", "sent"])
+    await expect(page.locator("#items .badge")).to_have_text(["shown", "delivered", "sent"])
 
     await page.goto(demo.receiver_url)
     arrival = page.locator("#arrivals details").first

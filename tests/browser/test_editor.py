@@ -7,7 +7,7 @@ import re
 
 import httpx
 import pytest
-from playwright.async_api import Dialog, Page, expect
+from playwright.async_api import Dialog, Page, Route, expect
 
 from flowactions_conformance.demo import Demo
 from tests.browser.driving import SCHEMES, SIZES, connect, overflow, save, sign_in, violations
@@ -30,18 +30,31 @@ async def follow_runs(page: Page, demo: Demo) -> None:
     async with httpx.AsyncClient(base_url=demo.host_url) as client:
         opening = {"userId": "u1", "content": "x"}
         await client.post("/run/flows/order-placed/open", json=opening)
-        await expect(page.locator("#runs .run .badge")).to_have_text(["shown", "delivered", "sent"])
+        await expect(page.locator("#items .badge")).to_have_text(["shown", "delivered", "sent"])
         await page.fill("#field-webhookUrl", f"{demo.receiver_url}/hooks/fail-first/9/x")
         await page.uncheck("#field-webhookRetryOnFailure")
         await page.keyboard.press("Control+s")
         await expect(page.locator("#status")).to_have_text("Saved")
         await client.post("/run/flows/order-placed/open", json=opening)
-    await expect(page.locator("#runs .run").first.locator(".badge")).to_have_text(["shown", "dead", "sent"])
+    await expect(page.locator("#items .badge")).to_have_text(["shown", "dead", "sent"])
     async with page.expect_popup() as opened:
-        await page.locator("#runs .run").first.get_by_role("link").click()
+        await page.locator("#items").get_by_role("link", name="Webhook: see the delivery").click()
     delivery = await opened.value
     await expect(delivery.locator("main")).to_contain_text("/hooks/fail-first/9/x")
     await delivery.close()
+
+
+async def open_chat_node_named_late(page: Page, demo: Demo) -> None:
+    """Open the chat node; the preview shows its channel's id until the provider has answered, then its name."""
+
+    async def answer_late(route: Route) -> None:
+        await expect(page.locator("#preview .message > p")).to_have_text("C00ORDERS")
+        await route.continue_()
+
+    await page.route("**/integrations/chat/channels?*", answer_late, times=1)
+    await open_node(page, demo, "chat_message")
+    await expect(page.locator("#field-chatChannelId")).to_have_value("#orders")
+    await expect(page.locator("#preview .message > p")).to_have_text("#orders")
 
 
 async def delete_flows(page: Page, demo: Demo) -> None:
@@ -133,11 +146,10 @@ async def test_a_node_is_edited_tried_and_followed_and_no_change_is_lost(page: P
     await page.click("#connect")
     await page.click("#allow")
     await expect(page.locator("#notice")).to_have_text("The workspace is connected.")
-    await open_node(page, demo, "chat_message")
-    await expect(page.locator("#field-chatChannelId")).to_have_value("#orders")
+    await open_chat_node_named_late(page, demo)
     await page.fill("#sample-userId", "zoe")
     await page.fill("#sample-content", "two <pizzas>")
-    await expect(page.locator("#preview")).to_contain_text("To #orders")
+    await expect(page.locator("#preview")).to_contain_text("#orders")
     await expect(page.locator("#preview blockquote")).to_have_text("New order from zoe: two <pizzas>")
     await expect(page.locator("#preview blockquote strong")).to_have_text("zoe")
     await page.fill("#field-chatChannelId", "gen")
@@ -216,20 +228,20 @@ async def test_it_can_be_read_by_everybody_everywhere(page: Page, demo: Demo, ax
         for scheme in SCHEMES:
             await page.set_viewport_size({"width": width, "height": height})
             await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            phone = width == 390
-            if phone and scheme == "light":  # what was edited beside the flow is edited over it
+            over = width < 960
+            if width == 768 and scheme == "light":  # what was edited beside the flow is edited over it
                 await expect(page.locator("#close-settings")).to_be_visible()
                 await page.click("#close-settings")
-            if phone:
+            if over:
                 await expect(page.locator("#settings")).to_be_hidden()
                 await look("editor-flow", width, scheme)
             for kind in ("chat_message", "webhook"):
                 await page.locator(f"[data-type={kind}] .choice").click()
-                await expect(page.locator("#preview p").first).to_be_visible()
-                if phone:
+                await expect(page.locator("#preview > *").first).to_be_visible()
+                if over:
                     assert await page.evaluate("document.querySelector('#settings').matches(':modal')")
                 await look(f"editor-{kind}", width, scheme)
-                if phone:
+                if over:
                     await page.keyboard.press("Escape")
                     await expect(page.locator(f"[data-type={kind}] .choice")).to_be_focused()
     # Long text of every kind, mistakes and an answer with it.

@@ -1,6 +1,7 @@
 """The generated part of the page of commands, made from their declarations: ``python -m tests.docs.commands --write``.
 
-What they write as JSON is described below the page on the site; ``python -m tests.docs.commands --json`` prints it.
+Each command with its options, and what it writes as JSON, stand below the page on the site; ``python -m tests.docs.commands --each``
+prints that.
 """
 
 from __future__ import annotations
@@ -133,9 +134,15 @@ def render() -> str:
     return generated.between_marks(PAGE, _lines())
 
 
-def documents() -> str:
-    """Describe what `--json` writes, a section for each struct."""
-    lines = ["What `--json` writes, and what these documents contain. `[]` marks a list."]
+def each_command() -> str:
+    """Describe each command, and what `--json` writes, a section for each struct."""
+    lines = [
+        *_entries(),
+        "",
+        "### What --json writes",
+        "",
+        "The documents and what they contain. `[]` marks a list.",
+    ]
     every = dict(commands()).values()
     for kind in _with_inner(document for each in every if (document := document_of(each)) is not None):
         lines += ["", f"### {kind.__name__}", "", *_described_here(kind)]
@@ -146,13 +153,9 @@ def documents() -> str:
 
 
 def _lines() -> Iterator[str]:
-    every = dict(commands())
-    shared: dict[str, str] = {}  # by option; another meaning of the same name belongs to its command
-    for row, number in Counter(row for command in every.values() for row in _options(command)).items():
-        if number > 1:
-            shared.setdefault(_name(row), row)
-    yield ""
-    yield " · ".join(f"[`{name.removeprefix('flowactions ')}`](#{_anchor(name)})" for name in every)
+    yield from ("", "| command | what it does |", "|---|---|")
+    for name, command in commands():
+        yield f"| `{name}` | {_text((command.help or '').partition(chr(10) + chr(10))[0])} |"
     yield from ("", "### The filter", "")
     yield (
         "`--where 'status:dead,retrying destination:hooks.example.com since:2h -error:timeout'`: words with a blank between"
@@ -160,20 +163,37 @@ def _lines() -> Iterator[str]:
         ' quotes in `"…"`. With `-` before it, a field excludes its values. An id, an event id and a URL may stand alone.'
     )
     yield from _table("field", [f"| `{each.name}` | {_text(each.help)} |" for each in FIELDS])
-    yield from ("", "### Options of several commands")
-    yield from _table("option", [*shared.values()])
     yield from ("", "### Exit statuses", "")
-    yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. A command with another meaning says so."
+    yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. Others are a command's own."
+    own: dict[tuple[int, str], list[str]] = {}
+    for name, command in commands():
+        for each in _own(command):
+            own.setdefault(each, []).append(f"`{name.removeprefix('flowactions ')}`")
     yield from _table(
-        "exit status", [f"| {code} | {_text(text)} |" for code, text in sorted(SHARED_EXITS.items())]
+        "exit status",
+        [
+            *(f"| {code} | {_text(text)} |" for code, text in sorted(SHARED_EXITS.items())),
+            *(f"| {code} of {', '.join(names)} | {_text(text)} |" for (code, text), names in own.items()),
+        ],
     )
-    for name, command in every.items():
-        yield from _entry(name, command, {*shared.values()})
     yield ""
 
 
-def _anchor(name: str) -> str:
-    return name.replace(" ", "-")
+def _own(command: Command) -> list[tuple[int, str]]:
+    """Give the exit statuses that mean something else than those of every command."""
+    return sorted((code, text) for code, text in command.exits.items() if SHARED_EXITS.get(code) != text)
+
+
+def _entries() -> Iterator[str]:
+    every = dict(commands())
+    shared: dict[str, str] = {}  # by option; another meaning of the same name belongs to its command
+    for row, number in Counter(row for command in every.values() for row in _options(command)).items():
+        if number > 1:
+            shared.setdefault(_name(row), row)
+    yield "### Options of several commands"
+    yield from _table("option", [*shared.values()])
+    for name, command in every.items():
+        yield from _entry(name, command, {*shared.values()})
 
 
 def _table(head: str, rows: list[str]) -> Iterator[str]:
@@ -220,9 +240,9 @@ def _entry(name: str, command: Command, shared: set[str]) -> Iterator[str]:
     )
     if also:
         yield from ("", f"Also: {also}.{writes}")
-    own = {code: text for code, text in command.exits.items() if SHARED_EXITS.get(code) != text}
+    own = _own(command)
     if own:
-        yield from ("", "Exit status:", "", *(f"- {code}: {_text(text)}" for code, text in sorted(own.items())))
+        yield from ("", "Exit status:", "", *(f"- {code}: {_text(text)}" for code, text in own))
 
 
 def _name(row: str) -> str:
@@ -262,7 +282,7 @@ def _text(text: str) -> str:
 
 
 if __name__ == "__main__":
-    if "--json" in sys.argv:
-        sys.stdout.write(documents())
+    if "--each" in sys.argv:
+        sys.stdout.write(each_command())
     else:
         sys.exit(generated.run(COMMAND, __doc__, {PAGE: render}))

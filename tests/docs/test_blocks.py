@@ -38,6 +38,10 @@ RECEIVING = "docs/how-to/receive-webhooks.md"
 
 RUN = [
     *(Run("README.md", fence, None, f"{EXAMPLES}:test_the_readmes_lines_work") for fence in ("python", "http")),
+    *(
+        Run("docs/index.md", fence, 1, f"{EXAMPLES}:test_the_landing_page_shows_the_readmes_host_and_request")
+        for fence in ("python", "http")
+    ),
     Run(
         "docs/how-to/write-a-node-type.md",
         "python",
@@ -60,6 +64,7 @@ RUN = [
         for language in ("console", "python", *more)
     ),
     Run("docs/how-to/use-with-langgraph.md", "json", 1, f"{ENGINES}:test_its_own_server_runs_the_graph"),
+    Run(RECEIVING, "sh", 1, "tests.docs.test_signature:test_a_receiver_can_be_tried_without_the_sender"),
     *(
         Run(
             RECEIVING,

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from flowactions_plugin.cli.commands import flowactions
-from tests.docs.commands import commands, document_of, documents
+from tests.docs.commands import commands, document_of, each_command
 from tests.docs.fences import ROOT
 
 NAMED = dict(commands())
@@ -30,7 +30,7 @@ def test_a_command_with_json_has_a_document(name: str) -> None:
     has_option = any("--json" in option.opts for option in command.params)
     document = document_of(command)
     assert has_option == (document is not None)
-    assert document is None or f"### {document.__name__}\n" in documents()
+    assert document is None or f"### {document.__name__}\n" in each_command()
 
 
 def test_every_group_explains_itself() -> None:

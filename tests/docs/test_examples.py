@@ -25,6 +25,7 @@ from flowactions_conformance.__main__ import main as conformance
 from flowactions_conformance.kit.registry import PROFILES, select
 from flowactions_hookspecs import Deferred, FlowActions, HostOrigin, Node, OutboundWebhook
 from tests.contract.wrap.django_host import django_host
+from tests.docs.fences import blocks_of
 from tests.receivers.languages import LANGUAGES
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS
@@ -157,6 +158,15 @@ def test_what_the_guide_on_proving_shows_is_what_the_kit_has() -> None:
     (check,) = select(["LOAD-2"])
     assert shown.startswith(f"FAIL  {check.id}  {check.title}\n  core\n  clause    {check.clause}\n")
     assert all(f". {cause}\n" in shown for cause in check.causes)
+
+
+def test_the_landing_page_shows_the_readmes_host_and_request() -> None:
+    """The host that the test below runs, and the request that it sends."""
+    shown, run = (
+        {each.language: each.text for each in reversed(blocks_of(ROOT / page))}
+        for page in ("docs/index.md", "README.md")
+    )
+    assert [shown[each] for each in ("python", "http")] == [run[each] for each in ("python", "http")]
 
 
 def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

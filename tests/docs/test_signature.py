@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
+import shutil
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from flowactions_conformance.receiver import Receiver
+from flowactions_conformance.serving import serve
 from tests.docs.fences import ROOT, blocks_of
 from tests.receivers.cases import PAGE as TABLE
 from tests.receivers.languages import LANGUAGES, events
 
 PAGE = ROOT / "docs" / "how-to" / "signature-does-not-verify.md"
+RECEIVING = ROOT / "docs" / "how-to" / "receive-webhooks.md"
 CASES = json.loads(TABLE.read_text())
 
 
@@ -49,3 +54,21 @@ def test_the_function_calls_right_what_verifies_and_nothing_else(explain: Callab
     for each in CASES:
         row = explain(each["secrets"], each["headers"], base64.b64decode(each["body"]), each["now"])
         assert (row == "verifies") == each["verified"], each["name"]
+
+
+@pytest.mark.parametrize("secret", ["s3cret", "another"])
+async def test_a_receiver_can_be_tried_without_the_sender(secret: str) -> None:
+    """The lines of the page send a request that verifies with the secret of the page, and with no other."""
+    if not shutil.which("openssl") or not shutil.which("curl"):
+        pytest.skip("the page's lines need openssl and curl")
+    (lines,) = (each.text for each in blocks_of(RECEIVING) if each.language == "sh")
+    receiver = Receiver(secret)
+    async with serve(receiver.app) as url:
+        there = lines.replace("http://127.0.0.1:8000/orders", f"{url}/hooks/orders")
+        shell = await asyncio.create_subprocess_exec("sh", "-euc", there, stdout=asyncio.subprocess.PIPE)
+        out, _ = await asyncio.wait_for(shell.communicate(), 60)
+    (arrival,) = receiver.arrivals
+    assert (arrival.body, arrival.signature) == (
+        '{"order": 1}',
+        "verified" if secret == "s3cret" else "wrong",
+    ), out

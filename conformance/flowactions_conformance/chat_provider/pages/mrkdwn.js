@@ -1,6 +1,6 @@
 // A message as people in the workspace see it. Text is only ever set as text: nothing in a message is executed.
 // As in the real thing, a mark counts only at a word's edge: snake_case_names stay as they are.
-const MARKS = /(?<!\w)(?:\*(?<strong>[^*\n]+)\*|_(?<em>[^_\n]+)_|`(?<code>[^`\n]+)`)(?!\w)/g;
+const MARKS = /(?<!\w)(?:\*(?<strong>[^*\n]+)\*|_(?<em>[^_\n]+)_|~(?<s>[^~\n]+)~|`(?<code>[^`\n]+)`)(?!\w)/g;
 
 function unescaped(text) {
   return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");

@@ -7,7 +7,7 @@ import { $, h, replaceKeepingFocus } from "./dom.js";
 import { check, draftOf } from "./drafts.js";
 import { STEP, drawItems, drawPalette, nameOf } from "./flow-view.js";
 import { NodePanel } from "./node-panel.js";
-import { drawRun, readRuns } from "./runs.js";
+import { drawResult, drawRun, readRuns, whose } from "./runs.js";
 import { Settings } from "./settings.js";
 
 const RUNS_MS = 2000;
@@ -22,6 +22,7 @@ let undos = []; // what can be taken back until the next save: {text, undo}
 let selected = null;
 let panel = null;
 let found = new Map(); // item id → what is wrong with it
+let last = new Map(); // item id → what the newest run did there
 let dropped = false; // whether the author has given the changes up
 const settings = new Settings($("#settings"), () => {
   panel?.commit();
@@ -60,6 +61,7 @@ function draw() {
     types,
     selected,
     problems: (item) => found.get(item.id) ?? [],
+    result: (item, name) => last.has(item.id) ? drawResult(last.get(item.id), name) : null,
     unsaved: (item) => saved.items.get(item.id) !== JSON.stringify(item),
     select,
     move,
@@ -116,7 +118,7 @@ function select(item, fresh = false) {
       draw();
     },
   });
-  return settings.show(type.title, h("div", {}, nameField(item, type), panel.element));
+  return settings.show(type.title, h("div", {}, nameField(item, type), panel.form.element), panel.tried);
 }
 
 /** The name of an action, for those who edit the flow. */
@@ -202,7 +204,15 @@ async function drawRuns() {
   const runs = await readRuns(id);
   if (flow?.id !== id) return;
   $("#no-runs").hidden = runs.length > 0;
-  replaceKeepingFocus($("#runs"), runs.map((run, index) => drawRun(run, types, index === 0)));
+  showLast(runs[0]);
+  replaceKeepingFocus($("#runs"), runs.map((run) => drawRun(run, types, false)));
+}
+
+/** Show beside each item what the newest run did there. */
+function showLast(run) {
+  $("#last-run").textContent = run ? `Last run: ${whose(run)}` : "";
+  last = new Map(run?.walk.map((each) => [each.item.id, each]));
+  draw();
 }
 
 /** Check the saved nodes, so that each says in the list what keeps it from running. */
@@ -235,7 +245,7 @@ function show(body, etag) {
   remember(edited(), etag);
   showSaved();
   say(etag ? "" : "This flow is made when you save it.");
-  draw();
+  showLast(null);
   checkItems().catch(() => {});
   drawRuns().catch(() => {});
 }

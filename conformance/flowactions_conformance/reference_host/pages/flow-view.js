@@ -39,7 +39,7 @@ export function drawPalette(types, add) {
 }
 
 /**
- * Draw the items. view: items, types, selected, problems(item), unsaved(item), and what the buttons do: select, move,
+ * Draw the items. view: items, types, selected, problems(item), result(item, name), unsaved(item), and what the buttons do: select, move,
  * copy, remove. Alt with an arrow key moves the item whose button has the focus.
  */
 export function drawItems(view) {
@@ -66,6 +66,7 @@ export function drawItems(view) {
         view.unsaved(item) ? h("em", { class: "unsaved" }, "not saved") : null,
         h("small", {}, summary(item, types)),
       ),
+      view.result(item, name),
       h("div", { class: "moves" }, move(-1, "↑", "Move up"), button(icon(COPY_ICON), "Copy", () => view.copy(item)), move(1, "↓", "Move down"), button("×", "Remove", () => view.remove(item))),
       ...problems,
     );

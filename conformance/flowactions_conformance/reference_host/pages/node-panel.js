@@ -1,6 +1,6 @@
 // The panel of one action node: its form, what is wrong with it while one types, what it would send, and a test.
 
-import { badge, h } from "./dom.js";
+import { badge, h, icon } from "./dom.js";
 import { Latest, check, draftOf, preview, test } from "./drafts.js";
 import { formatted } from "./mrkdwn.js";
 import { SchemaForm } from "./schema-form.js";
@@ -26,7 +26,8 @@ export class NodePanel {
     this.checking = new Latest(PAUSE_MS, (signal) => check(this.draft(), { signal }), (found, failure) => this.show(found, failure));
     this.asking = new Latest(PAUSE_MS, (signal) => check(this.draft(), { askProvider: true, signal }), (found) => this.showProvider(found));
     this.previewing = new Latest(PAUSE_MS, (signal) => preview(this.draft(), this.walk(), { signal }), (shown, failure) => this.showPreview(shown, failure));
-    this.element = h("div", { class: "node" }, this.form.element, this.trying());
+    this.tried = this.trying();
+    this.form.element.addEventListener("named", () => this.previewing.soon()); // it shows a channel's name
     this.checking.now();
     this.previewing.now();
     if (this.asksProvider()) this.asking.now();
@@ -102,9 +103,9 @@ export class NodePanel {
     });
     return h(
       "section",
-      { class: "try", "aria-labelledby": "preview-title" },
-      h("h3", { id: "preview-title" }, "Preview with sample values"),
-      ...values,
+      { class: "card try", "aria-labelledby": "preview-title" },
+      h("h2", { id: "preview-title" }, "Preview with sample values"),
+      h("div", { class: "values" }, ...values),
       this.shown,
       h("h3", {}, "Test"),
       h("p", { class: "help" }, "Sends one real request now, with the sample values."),
@@ -120,11 +121,16 @@ export class NodePanel {
     if (shown.url) parts.push(h("p", { class: "line" }, h("strong", {}, shown.method ?? ""), " ", shown.url));
     if (shown.headers?.length) parts.push(h("details", { open }, h("summary", {}, `${shown.headers.length} headers`), h("dl", {}, ...shown.headers.flatMap(({ key, value }) => [h("dt", {}, key), h("dd", {}, value)]))));
     if (shown.body != null) parts.push(h("pre", { tabindex: "0", "aria-label": "Body" }, shown.body));
-    if (shown.target) parts.push(h("p", { class: "line" }, "To ", h("strong", {}, this.form.label(shown.target))));
-    if (shown.text != null) parts.push(h("blockquote", {}, ...formatted(shown.text)));
+    if (shown.text != null) parts.push(this.message(shown));
     if (!parts.length) parts.push(h("p", { class: "muted" }, shown.problems[0]?.message ?? "Nothing would be sent."));
     else if (shown.problems.some(({ severity }) => severity === "error")) parts.push(h("p", { class: "problem error" }, "This will not be sent until you fix the problems in the form."));
     return this.shown.replaceChildren(...parts);
+  }
+
+  /** Show a message as people in the workspace see it. */
+  message({ target, text }) {
+    const said = [icon(this.nodeType.icon), h("div", {}, h("strong", {}, "Your app"), " ", h("small", { class: "app" }, "APP"), " ", h("small", {}, "now")), h("blockquote", {}, ...formatted(text))];
+    return h("div", { class: "message" }, target ? h("p", {}, this.form.label(target)) : null, h("div", { class: "said" }, ...said));
   }
 
   async test() {

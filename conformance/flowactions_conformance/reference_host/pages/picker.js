@@ -56,6 +56,7 @@ export function picker(route, attributes, value, set) {
     input.value = choice.label;
     input.dataset.id = choice.id;
     note.textContent = choice.label === choice.id ? "" : [`ID ${choice.id}`, choice.note].filter(Boolean).join(" · ");
+    input.dispatchEvent(new Event("named", { bubbles: true }));
   }
 
   function close() {

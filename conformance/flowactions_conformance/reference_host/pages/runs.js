@@ -48,24 +48,31 @@ export async function readRuns(flowId, session = "") {
 
 /** Draw a run, which is folded unless it is open or its author has opened it. */
 export function drawRun(run, types, open) {
-  const lines = run.walk.map((each) => drawItem(each, nameOf(each.item, types)));
+  const lines = run.walk.map((each) => {
+    const name = nameOf(each.item, types);
+    return h("li", {}, name, " ", drawResult(each, name));
+  });
   const states = run.walk.filter(({ result }) => result).map(({ result, delivery: found }) => found?.status ?? result.status);
   const details = h(
     "details",
     { open: opened.get(run.runId) ?? open },
-    h("summary", { class: "muted", "data-key": run.runId, click: () => opened.set(run.runId, !details.open) }, `${run.userId || "Somebody"}, ${relative(run.openedAt * 1000)}`, h("span", { class: "folded" }, states.map((state) => ` · ${state}`).join(""))),
+    h("summary", { class: "muted", "data-key": run.runId, click: () => opened.set(run.runId, !details.open) }, whose(run), h("span", { class: "folded" }, states.map((state) => ` · ${state}`).join(""))),
     h("ol", { class: "plain" }, ...lines),
   );
   return h("li", { class: "run" }, details);
 }
 
-function drawItem({ item, reached, result, delivery: found }, name) {
-  if (item.kind === "step" || !result) return h("li", {}, name, " ", badge(reached ? "shown" : "not reached"));
+/** Say whose run it is, and when it was opened. */
+export const whose = ({ userId, openedAt }) => `${userId || "Somebody"}, ${relative(openedAt * 1000)}`;
+
+/** Draw what a run did at an item, with a link to its delivery. */
+export function drawResult({ item, reached, result, delivery: found }, name) {
+  if (item.kind === "step" || !result) return h("div", { class: "result" }, badge(reached ? "shown" : "not reached"));
   const { status, reason, message, deliveryId } = result;
   const shown = found?.status ?? status;
   const attempts = found?.attempts > 1 || shown === "retrying" ? `after ${found.attempts} ${found.attempts === 1 ? "attempt" : "attempts"}` : "";
   const why = reason ? `${reason}: ${message ?? ""}` : shown === "recorded" ? "waits for its step" : shown === "delivered" ? "" : (found?.lastError ?? "");
   const link = deliveryId && shown !== "removed" ? h("a", { href: `${OPERATOR_PAGE}/${encodeURIComponent(deliveryId)}`, target: "_blank", rel: "noopener", "aria-label": `${name}: see the delivery` }, "See the delivery") : null;
   const more = [attempts, why].filter(Boolean).join(" · ");
-  return h("li", { "data-status": shown }, name, " ", badge(shown), more || link ? h("p", { class: "help" }, more, more && link ? " · " : "", link) : null);
+  return h("div", { class: "result", "data-status": shown }, badge(shown), more || link ? h("p", { class: "help" }, more, more && link ? " · " : "", link) : null);
 }

@@ -1,4 +1,4 @@
-// The panel of the selected item: beside the flow, and over it where there is no room.
+// The panel of the selected item, and what is shown below the flow with it: over the flow where there is no room.
 
 import { h } from "./dom.js";
 
@@ -10,6 +10,7 @@ export class Settings {
     this.dialog = dialog;
     this.title = dialog.querySelector("#form-title");
     this.content = dialog.querySelector("#form");
+    this.beside = document.querySelector("#beside");
     dialog.querySelector("#close-settings").addEventListener("click", () => dialog.close());
     dialog.addEventListener("close", () => {
       if (!this.placing) closed();
@@ -20,15 +21,20 @@ export class Settings {
     this.empty();
   }
 
-  show(title, content) {
+  /** Show the form of an item; aside, if any, is shown below the flow. */
+  show(title, content, aside = null) {
     this.isEmpty = false;
+    this.aside = aside;
     this.title.textContent = title;
     this.content.replaceChildren(content);
+    this.beside.replaceChildren();
     this.place(true);
   }
 
   empty() {
     this.isEmpty = true;
+    this.aside = null;
+    this.beside.replaceChildren();
     this.title.textContent = "Settings";
     this.content.replaceChildren(h("p", { class: "muted" }, "Choose an item of the flow to edit it."));
     this.place(false);
@@ -44,6 +50,7 @@ export class Settings {
     this.placing = dialog.matches(":modal");
     if (this.placing) dialog.close();
     dialog.removeAttribute("open");
+    if (this.aside) (NARROW.matches ? this.content : this.beside).append(this.aside);
     if (NARROW.matches && wanted) dialog.showModal();
     // Without show(), which would move the focus into the panel.
     else if (!NARROW.matches) dialog.setAttribute("open", "");
