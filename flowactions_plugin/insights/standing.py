@@ -283,9 +283,9 @@ def _behind(connection: Connection, scope: Scope, now: int) -> list[Behind]:
         .where(outbox.c.sequence == held.c.sequence, LIVE, UNDELIVERED, first)
         .limit(inline(1))
     )
-    names = ("id", "organization_id", "destination", "url", "last_error", "last_status_code")
+    told = ("id", "organization_id", "destination", "url", "last_error", "last_status_code")
     query = (
-        select(*(head.c[name] for name in names), held.c.number, held.c.since)
+        select(*(head.c[name] for name in told), held.c.number, held.c.since)
         .join_from(held, head, head.c.id == of.correlate(held).scalar_subquery())
         .where(head.c.waiting_since.is_(None), ~is_paused(head.c.organization_id, head.c.destination))
         .order_by(held.c.number.desc(), head.c.id)
