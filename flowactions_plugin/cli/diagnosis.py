@@ -18,6 +18,7 @@ from flowactions_plugin.cli.output import line
 from flowactions_plugin.errors import CannotRun, SchemaNewer, SchemaOutdated, StorageUnavailable
 from flowactions_plugin.insights.facts import SKEW_MS, WRONG_CLOCK_MS
 from flowactions_plugin.insights.findings import SYNCHRONIZE, advice_of, workers_words
+from flowactions_plugin.insights.standing import may_only_read
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import Settings
@@ -154,6 +155,9 @@ async def _pooler(context: CommandContext) -> Said | None:
 
 
 async def _writing(context: CommandContext) -> Said:
+    async with context.database.read() as connection:
+        if may_only_read(await connection.run_sync(context.database.lacking)):
+            return Said("skipped", "this process's role may only read")
     try:
         await try_writing(context.database)
     except StorageUnavailable as exc:

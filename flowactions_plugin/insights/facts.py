@@ -51,6 +51,26 @@ class Unsent(NamedTuple):
     ended_at: int
 
 
+class Behind(NamedTuple):
+    """Deliveries that wait, in order, behind one that has not ended.
+
+    Attributes:
+        id: of the one that has to end first.
+        organization_id: the tenant.
+        destination: of all of them.
+        reason: why its last attempt failed, or why it waits; empty: it is not known.
+        number: how many wait behind it.
+        since: when the oldest of them was enqueued.
+    """
+
+    id: str
+    organization_id: str
+    destination: str
+    reason: str
+    number: int
+    since: int
+
+
 class FailingNode(NamedTuple):
     """A node of which several deliveries have failed, and what became of its last ones.
 
@@ -113,6 +133,8 @@ class Facts(NamedTuple):
         failing: destinations whose last attempt has failed, the latest first; one more than are counted: there are more.
         shares: organizations with failed attempts of the last minutes, the most failures first; empty if most arrive.
         busiest: organization and destination of the most rows that are due, and their number, if they are late.
+        reads_only: whether this process's role may write nothing: it cannot see whether others can.
+        behind: what waits in order for long, the most deliveries first.
         unsent: deliveries of the last day that ended without an attempt, the latest first.
         nodes: nodes of which most of the last deliveries have failed.
         snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
@@ -144,6 +166,8 @@ class Facts(NamedTuple):
     failing: Sequence[DestinationState] = ()
     shares: Sequence[Share] = ()
     busiest: tuple[str, str, int] | None = None
+    reads_only: bool = False
+    behind: Sequence[Behind] = ()
     unsent: Sequence[Unsent] = ()
     nodes: Sequence[FailingNode] = ()
     snapshot: Snapshot | None = None

@@ -40,7 +40,7 @@ from flowactions_plugin.insights.results import (
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
-from flowactions_plugin.storage.retention import HOUR_MS
+from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from flowactions_plugin.watch.statistics import ALERT_MS
 
@@ -71,6 +71,9 @@ MANY_KEPT: Final = 100_000
 LATE_MS: Final = 300_000
 """Deliveries that leave so late are a warning, as in the alert ``FlowactionsOldestDue``."""
 
+FORGOTTEN_MS: Final = DAY_MS
+"""A pause that holds for longer may have been forgotten."""
+
 SLOT_MS: Final = 10_000
 """What has been due for longer waits for a slot, as a rule one for its destination."""
 
@@ -82,6 +85,11 @@ SYNCHRONIZE: Final = (
     "five minutes away"
 )
 """What to do about a clock that differs from the database's."""
+
+GRANT: Final = (
+    "grant it, as in production.md: SELECT, INSERT, UPDATE, DELETE ON ALL TABLES, USAGE ON ALL SEQUENCES"
+)
+TERMINATE: Final = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends it"
 
 
 def findings_of(facts: Facts) -> list[Finding]:
@@ -97,6 +105,7 @@ def findings_of(facts: Facts) -> list[Finding]:
         *(_clocks(facts) if facts.sees_all else ()),
         *(_timeouts(facts) if facts.sees_all else ()),
         *_blocked(facts),
+        *_behind(facts),
         *_quarantined(facts),
         *_nodes(facts),
         *_others(facts),
@@ -183,16 +192,15 @@ def _writing(facts: Facts) -> Iterator[Finding]:
     """Give that nothing can be queued, claimed or completed; rights that are missing; and locks for which others wait."""
     if facts.refusal is not None:
         words = f"the database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed"
-        advice = "free disk space, end who holds the lock, or make the database writable: 'flowactions doctor' says which"
+        advice = "free disk space, or have the database take writes: see its logs, and that the URL names the primary"
+        advice = GRANT if facts.lacking else TERMINATE if facts.blockers else advice
         yield Finding("failed", "writing", words, advice, state="unwritable")
     if facts.lacking:
         words = f"this process's role lacks {', '.join(facts.lacking)}"
-        advice = "grant it, as in production.md: SELECT, INSERT, UPDATE, DELETE ON ALL TABLES, USAGE ON ALL SEQUENCES"
-        yield Finding("failed", "rights", words, advice)
+        yield Finding("failed", "rights", words, GRANT)
     for held in facts.blockers:
         words = f"{printable(held.words)}: what needs it waits{', also who only reads' if held.reads else ''}"
-        advice = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends it"
-        yield Finding("warning", "locks", words, advice)
+        yield Finding("warning", "locks", words, TERMINATE)
 
 
 def _stalled(facts: Facts) -> Iterator[Finding]:
@@ -446,6 +454,25 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
     yield from _more("waiting", len(facts.blocked) - NAMED, "reason", "reasons", "", exact=False)
 
 
+def _behind(facts: Facts) -> Iterator[Finding]:
+    """Name what keeps others waiting in their order. A destination that fails is told for itself."""
+    failing = {(place.organization_id, place.destination) for place in facts.failing if fails(place, facts.now)}
+    found = [each for each in facts.behind if (each.organization_id, each.destination) not in failing]
+    for head in found[:NAMED]:
+        waits = plural(head.number, "delivery waits", "deliveries wait")
+        place = f"{printable(head.destination)}{_whose(facts, head.organization_id)}"
+        why = f": {printable(head.reason, message=True)}" if head.reason else ""
+        yield Finding(
+            "warning",
+            "behind",
+            f"{waits} in order for {place}, the first since {moment(head.since)}, behind one that has not ended{why}",
+            f"see why; when it arrives or is cancelled, the next one is sent: flowactions outbox show {quoted(head.id)}",
+            page=f"/deliveries/{head.id}",
+        )
+    what = ("delivery keeps others waiting", "deliveries keep others waiting")
+    yield from _more("behind", len(found) - NAMED, *what, "", exact=False)
+
+
 def _quarantined(facts: Facts) -> Iterator[Finding]:
     """Name deliveries in quarantine: one of them may be what ends the workers."""
     for row in facts.quarantined[:NAMED]:
@@ -518,6 +545,9 @@ def _notes(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "note", "limited", f"{words} {moment(min(limited))}: attempts time out", page="/destinations"
         )
+    if facts.reads_only:
+        words = "this process's role may only read, so that it does not see whether others can write"
+        yield Finding("note", "rights", words, "run 'flowactions doctor' with the role of the workers")
     paused, automatic = facts.paused
     if paused:
         words = plural(paused, "destination is paused", "destinations are paused")
@@ -525,7 +555,14 @@ def _notes(facts: Facts) -> Iterator[Finding]:
             words += " automatically" if automatic == paused else f" ({automatic:,} of them automatically)"
         words += " since" if paused == 1 else ", the first since"
         words += f" {moment(facts.paused_since)}: deliveries to {'it' if paused == 1 else 'them'} wait"
-        yield Finding("note", "paused", words, "see by whom and why", page="/destinations")
+        is_forgotten = facts.paused_since is not None and facts.now - facts.paused_since >= FORGOTTEN_MS
+        yield Finding(
+            "warning" if is_forgotten else "note",
+            "paused",
+            words,
+            "see by whom and why",
+            page="/destinations",
+        )
 
 
 # Of one delivery.

@@ -32,18 +32,20 @@ from flowactions_plugin.chat.store import troubled
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.http.masking import reason_for_tenants
-from flowactions_plugin.insights.facts import LATELY_MINUTES, Blocked, Facts, Share, Unsent
+from flowactions_plugin.insights.facts import LATELY_MINUTES, Behind, Blocked, Facts, Share, Unsent
 from flowactions_plugin.insights.findings import FAILING_COUNTED, LATE_MS, NAMED, UNSENT_READ, mostly_fail
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker, counted_to
 from flowactions_plugin.insights.search import is_due, is_paused
 from flowactions_plugin.insights.views import struct_of
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
+from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.postgresql import Blocker
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import (
+    BEHIND_MS,
     EVERY_ORGANIZATION,
     FAILED,
     FAILING,
@@ -57,13 +59,14 @@ from flowactions_plugin.storage.schema import (
     destinations,
     inbound_events,
     inbound_requests,
+    metadata,
     outbox,
     pauses,
     statistics,
     workers,
 )
 from flowactions_plugin.watch.fleet import STALE_MS, Limited, limited_of
-from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION
+from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION, answered
 
 COUNT_LIMIT: Final = 10_000
 """Up to how many rows are counted that are due, wait or are dead; of those that wait, the ones that are due first."""
@@ -109,8 +112,11 @@ def read_facts(
     now, waiting = first.now, sum(row.number or 0 for row in rows)
     workers, limited = workers_of(connection, scope, now)
     refusal = None if database.refused is None else database.refused.words
+    refusal = refusal or ("it is read-only" if database.reads_only(connection) else None)
     # Names of processes and roles are the operators'.
     blockers, lacking = (database.blockers(connection), database.lacking(connection)) if sees_all else ((), ())
+    reads_only = refusal is None and may_only_read(lacking)
+    lacking = () if reads_only else lacking
     is_late = (first.oldest_due_ms or 0) >= LATE_MS
     facts = Facts(
         now=now,
@@ -147,11 +153,19 @@ def read_facts(
         snapshot=database.oldest_snapshot(connection) if sees_all else None,
         blockers=blockers,
         lacking=lacking,
+        reads_only=reads_only,
+        behind=_behind(connection, scope, now),
         quarantined=_quarantined(connection, scope, NAMED + 1),
         inbound=_inbound_failing(connection, now) if sees_all else (),
     )
     shares = _shares(connection, database, facts) if mostly_fail(*facts.attempts) and facts.failing else ()
     return facts._replace(shares=shares)
+
+
+def may_only_read(lacking: Sequence[str]) -> bool:
+    """Return whether a role that lacks these rights was made to read: it may write to no table, and read all."""
+    writes = {f"{kind} on {name}" for name in metadata.tables for kind in ("INSERT", "UPDATE", "DELETE")}
+    return writes <= {*lacking} and not any(each.startswith("SELECT ") for each in lacking)
 
 
 def obstacle_of(lacking: Sequence[str], blockers: Sequence[Blocker]) -> str | None:
@@ -246,6 +260,45 @@ def _busiest(connection: Connection, database: Database, scope: Scope) -> tuple[
     rows = _waiting(scope, *(outbox.c[name] for name in key)).where(*is_due(database))
     found = connection.execute(top(rows, key).order_by(column("number").desc(), *key).limit(1)).one_or_none()
     return None if found is None else (found.organization_id, found.destination, found.number)
+
+
+def _behind(connection: Connection, scope: Scope, now: int) -> list[Behind]:
+    """Return what others wait for in their order, for long; not where it waits for a pause, or for something here."""
+    names = ("sequence", "created_at", "next_attempt_at")
+    is_behind = outbox.c.next_attempt_at == inline(BEHIND_MS)
+    rows = select(*(outbox.c[name] for name in names)).limit(inline(COUNT_LIMIT))
+    rows = rows.where(is_behind, outbox.c.status == inline("pending"))
+    if scope.organization_id is not None:  # among those of its own that wait, by an index of these
+        own = _waiting(scope, *(outbox.c[name] for name in names)).subquery("own")
+        rows = select(own).where(own.c.next_attempt_at == inline(BEHIND_MS))
+    since: ColumnElement[int] = func.min(column("created_at"))
+    most = (
+        top(rows, ("sequence",), since=since).having(since <= now - LATE_MS).order_by(column("number").desc())
+    )
+    held = most.limit(inline(FAILING_COUNTED)).subquery("held")
+    head, first = outbox.alias("head"), outbox.c.next_attempt_at < inline(BEHIND_MS)
+    # Looked up one by one: SQLite would read all rows that wait, and look for each among the groups.
+    of = (
+        select(outbox.c.id)
+        .where(outbox.c.sequence == held.c.sequence, LIVE, UNDELIVERED, first)
+        .limit(inline(1))
+    )
+    told = ("id", "organization_id", "destination", "url", "last_error", "last_status_code")
+    query = (
+        select(*(head.c[name] for name in told), held.c.number, held.c.since)
+        .join_from(held, head, head.c.id == of.correlate(held).scalar_subquery())
+        .where(head.c.waiting_since.is_(None), ~is_paused(head.c.organization_id, head.c.destination))
+        .order_by(held.c.number.desc(), head.c.id)
+    )
+    return [_head(row, scope) for row in connection.execute(query.limit(inline(NAMED + 1)))]
+
+
+def _head(row: Any, scope: Scope) -> Behind:
+    reason = row.last_error or answered(row.last_status_code) or ""
+    if not reason and kind_of(row.destination) == CHAT:
+        reason = "one channel takes about one message a second"
+    reason = reason if scope.reads_inner else reason_for_tenants(reason, row.url)
+    return Behind(row.id, row.organization_id, row.destination, reason, row.number, row.since)
 
 
 def _unsent(connection: Connection, scope: Scope, now: int) -> list[Unsent]:

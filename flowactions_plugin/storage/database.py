@@ -408,6 +408,10 @@ class Database:
         """Return who keeps others from writing to the tables by a lock on PostgreSQL."""
         return postgresql.blockers(connection) if self.sql.is_server else []
 
+    def reads_only(self, connection: SyncConnection) -> bool:
+        """Return whether the PostgreSQL server takes no writes: it is a standby, or was made read-only."""
+        return self.sql.is_server and bool(connection.execute(postgresql.READ_ONLY).scalar())
+
     def lacking(self, connection: SyncConnection) -> list[str]:
         """Return the rights on the tables that the role of this process lacks on PostgreSQL."""
         return postgresql.lacking(connection) if self.sql.is_server else []

@@ -81,6 +81,9 @@ _LACKING: Final = text("""
     SELECT concat('USAGE on ', name) FROM unnest(CAST(:sequences AS text[])) AS name
     WHERE NOT has_sequence_privilege(to_regclass(name)::oid, 'USAGE')""")
 
+READ_ONLY: Final = text("SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only') = 'on'")
+"""Whether the server takes no writes."""
+
 BLOCKING_SECONDS: Final = 2
 """For so long somebody holds a lock before it is told: the plugin's own transactions are shorter."""
 

@@ -182,3 +182,29 @@ async def test_a_worker_that_cannot_use_the_queue_is_alive(postgres_url: str) ->
 
             await until(is_seen)
             assert failing
+
+
+async def test_a_role_that_was_made_to_read_is_no_obstacle(postgres_url: str) -> None:
+    """It says so, and not that the database is broken. With one more right it is a role that lacks the others."""
+    reads = ("USAGE ON SCHEMA public", "SELECT ON ALL TABLES IN SCHEMA public")
+    async with a_database(postgres_url), a_role(postgres_url, *reads) as own, a_database(own) as database:
+        told = await state_of(database)
+        assert [(each.level, each.about) for each in told.findings if each.about in {"rights", "writing"}] == [
+            ("note", "rights")
+        ]
+        assert told.verdict.state != "unwritable"
+        (check,) = await made(_writing, database)
+        assert (check.result, check.message) == ("skipped", "this process's role may only read")
+        await execute(postgres_url, f'GRANT INSERT ON flowactions_outbox TO "{make_url(own).username}"')
+        assert (await state_of(database)).verdict.state == "unwritable"
+        assert (await made(_writing, database))[0].result == "failed"
+
+
+async def test_a_server_that_is_read_only_is_told_by_who_only_reads(postgres_url: str) -> None:
+    """Nothing of this process was refused: the server says it."""
+    async with a_database(postgres_url):
+        name = make_url(postgres_url).database
+        await execute(postgres_url, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        async with a_database(postgres_url) as database:
+            verdict = (await state_of(database)).verdict
+            assert (verdict.state, "it is read-only" in verdict.reason) == ("unwritable", True)

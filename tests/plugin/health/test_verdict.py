@@ -17,6 +17,7 @@ from flowactions_plugin.insights.results import (
     Worst,
 )
 from flowactions_plugin.storage.postgresql import Blocker, Snapshot
+from flowactions_plugin.storage.retention import DAY_MS
 
 NOW = 10**12
 SCHEDULED = 180_000
@@ -349,7 +350,9 @@ def test_what_keeps_old_versions_of_rows_is_found(snapshot: Snapshot, level: str
         (facts(300_000, 0), "warning"),
         (facts(alive=0, absent_ms=60_000), "warning"),
         (facts(10**7, alive=0), "failed"),
-        (facts(None, 0, paused=(1, 0), paused_since=1), "ok"),
+        (facts(None, 0, paused=(1, 0), paused_since=NOW - DAY_MS + 1), "ok"),
+        (facts(None, 0, paused=(1, 0), paused_since=NOW - DAY_MS), "warning"),
+        (facts(None, 0, reads_only=True), "ok"),
     ],
 )
 def test_the_worst_finding_counts(stands: Facts, level: Worst) -> None:

@@ -1,0 +1,78 @@
+"""What waits in order behind a delivery that does not end is told, with that delivery."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.insights.findings import LATE_MS
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import Finding
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.schema import BEHIND_MS
+from tests.queueing import Queue
+
+pytestmark = pytest.mark.usefixtures("queue")
+ERROR = "it answered 500"
+
+
+async def in_order(queue: Queue, sequence: int, behind: int, ago_ms: int = 3_600_000) -> str:
+    """Write a delivery that is tried again later, and so many that wait behind it since then; give its id."""
+    now = int(time.time() * 1000)
+    first = ""
+    for position in range(behind + 1):
+        row_id = new_id(time.time())
+        await queue.put(id=row_id)
+        changes = {"sequence": sequence, "position": position, "created_at": now - ago_ms}
+        if first:
+            changes["next_attempt_at"] = BEHIND_MS
+        else:
+            changes["next_attempt_at"] = now + 600_000
+        values = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        if not first:
+            values += ", status = 'retrying', error_class = 'http_5xx', last_status_code = 500, attempts = 3"
+        await queue.run(f"UPDATE flowactions_outbox SET {values} WHERE id = '{row_id}'")  # noqa: S608
+        first = first or row_id
+    return first
+
+
+async def found(queue: Queue, scope: Scope) -> list[Finding]:
+    overview = await Insights(queue.database).overview(scope)
+    return [each for each in overview.findings if each.about == "behind"]
+
+
+async def test_the_head_is_named_with_its_reason(queue: Queue) -> None:
+    """Those with the most behind them first; to its organization without a name of one; to another one, nothing."""
+    few, many = await in_order(queue, 1, 2), await in_order(queue, 2, 4)
+    await in_order(queue, 3, 5, ago_ms=LATE_MS // 2)
+    told = await found(queue, Scope())
+    assert [each.page for each in told] == [f"/deliveries/{many}", f"/deliveries/{few}"]
+    assert told[0].level == "warning"
+    assert told[0].words.startswith("4 deliveries wait in order for http://127.0.0.1")
+    assert told[0].words.endswith(f"behind one that has not ended: {ERROR}")
+    row = await queue.row(few)
+    own = await found(queue, Scope(row.organization_id))
+    assert [each.page for each in own] == [each.page for each in told]
+    assert "organization" not in own[0].words
+    assert await found(queue, Scope("nobody")) == []
+
+
+async def test_what_is_told_otherwise_is_not_told_here(queue: Queue) -> None:
+    """A head that waits for a pause, or for something here; one that ended."""
+    head = await in_order(queue, 1, 2)
+    assert len(await found(queue, Scope())) == 1
+    for change, back in (
+        ("waiting_since = 1", "waiting_since = NULL"),
+        ("status = 'dead', finished_at = 1", "status = 'retrying', finished_at = NULL"),
+    ):
+        await queue.run(f"UPDATE flowactions_outbox SET {change} WHERE id = '{head}'")  # noqa: S608
+        assert await found(queue, Scope()) == []
+        await queue.run(f"UPDATE flowactions_outbox SET {back} WHERE id = '{head}'")  # noqa: S608
+    row = await queue.row(head)
+    await queue.run(
+        "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, paused_role, reason)"  # noqa: S608
+        f" VALUES ('{row.organization_id}', '{row.destination}', 1, 'a', 'operator', '')"
+    )
+    assert await found(queue, Scope()) == []
