@@ -63,7 +63,7 @@ async def survives_a_kill(trial: Trial) -> None:
 @check(
     "DURABILITY-3",
     profile="durability",
-    clause="contract: Transactions",
+    clause="contract: What a host does (Runs), Transactions",
     alone=True,
     causes=(
         "reach() is called without the transaction in which the run is written, before that has committed",
@@ -98,7 +98,7 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
 @check(
     "DURABILITY-4",
     profile="durability",
-    clause="contract: Transactions; settings: FLOWACTIONS_CHAT_DELIVERY",
+    clause="contract: What a host does (Runs), Transactions; settings: FLOWACTIONS_CHAT_DELIVERY",
     alone=True,
     causes=("reach() is called without the transaction in which the run is written",),
 )
@@ -131,7 +131,7 @@ async def rolls_back_queued_chat_with_the_host(trial: Trial) -> None:
 @check(
     "DURABILITY-5",
     profile="durability",
-    clause="contract: What a host provides (node, signing_secret); spec 5.3.6",
+    clause="contract: What a host provides (node, signing_secret, dashboard_principal); spec 5.3.6",
     alone=True,
     causes=(
         "node catches the error of its database and returns None, as for a node that was deleted: let it out",
