@@ -128,6 +128,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "everybody-operates": ("TENANCY-1", "no operator, shows its delivery (by operator())", "AUTH-1"),
     "organization-of-a-header": ("TENANCY-1", "by the header x-organization-id", "AUTH-1"),
     "principal-in-a-global": ("TENANCY-1", "is answered with another person's rights"),
+    "backend-in-a-global": ("TENANCY-4", "of its own organization, at once, is answered 404", "TENANCY-1"),
     "nobody-during-an-outage": ("DURABILITY-5", "dashboard_principal answered None", "DURABILITY-3"),
     "rows-of-any-experience": ("TENANCY-7", "of no such experience, is answered 202", "LOGIC-1"),
     "secrets-not-saved": ("SAVING-2", "probeSecret is missing", "SAVING-1"),

@@ -200,6 +200,7 @@ async def the_card_names_own_agents(trial: Trial) -> None:
     causes=(
         "Host.agent answers with the caller's organization instead of the agent's own",
         "api_principal names a fixed organization, or the first one that is found",
+        "which backend calls is kept in a global or on the host object, so that requests at the same moment share it",
     ),
 )
 async def backends_keep_to_their_organization(trial: Trial) -> None:
@@ -212,6 +213,13 @@ async def backends_keep_to_their_organization(trial: Trial) -> None:
     for who, agent, foreign in ((own, trial.agent, pair.other_agent), (other, pair.other_agent, trial.agent)):
         await _answers(trial, "POST", _logic(trial, agent), who, {400}, "the agent's own organization", json={})
         await _answers(trial, "POST", _logic(trial, foreign), who, HIDDEN, "another organization", json={})
+    callers = [(own, trial.agent), (other, pair.other_agent)] * AT_ONCE
+    await asyncio.gather(
+        *(
+            _answers(trial, "POST", _logic(trial, agent), who, {400}, "its own organization, at once", json={})
+            for who, agent in callers
+        )
+    )
 
 
 @check(
@@ -342,7 +350,6 @@ async def _sees_no_other(trial: Trial, who: Login, other: Login, delivery: str) 
     }
     asked: dict[str, tuple[str, Mapping[str, str]]] = {
         **pages,
-        "the query": (f"{OUTBOX}?organization_id={theirs}", credentials),
         **{f"the header {name}": (OUTBOX, {**credentials, name: theirs}) for name in NAMED_BY},
     }
     if renamed != credentials:
