@@ -468,6 +468,26 @@ ALTERED = [
             advanced = await self._actions.advance(_walk(run), reached)
             advanced = replace(advanced, state="done") if advanced.state == "running" else advanced
 """),
+    host("everybody-operates", "Everybody who may change something is an operator.", '        if person is None or await self.store.one(tables.operators, id=person["id"]) is None:', '        if person is None or not person["may_change"]:'),
+    host("organization-of-a-header", "A header names the organization, and nobody looks who its members are.", '            organization_id=person["organization_id"],\n            user_id', '            organization_id=request.headers.get("x-organization-id", person["organization_id"]),\n            user_id'),
+    host("principal-in-a-global", "Who calls is kept in a global.", "        person = await self._person(request)\n        if person is None:\n            return None\n        return DashboardPrincipal(", "        FLOWS['person'] = await self._person(request)\n        await asyncio.sleep(0.02)\n        person = FLOWS['person']\n        if person is None:\n            return None\n        return DashboardPrincipal("),
+    host("backend-in-a-global", "Which backend calls is kept in a global.", '        found = await self.store.token("api", _bearer(request))\n', '        FLOWS["api"] = await self.store.token("api", _bearer(request))\n        await asyncio.sleep(0.02)\n        found = FLOWS["api"]\n'),
+    host("nobody-during-an-outage", "Who calls is nobody while the database fails.", "        person = await self._person(request)\n        if person is None:\n            return None\n        return DashboardPrincipal(", "        try:\n            person = await self._person(request)\n        except RuntimeError:\n            person = None\n        if person is None:\n            return None\n        return DashboardPrincipal("),
+    host("rows-of-any-experience", "A row is found by its id, in whichever experience of the agent has it.", "        experience = await self.store.one(\n            tables.experiences,\n            id=ref.experience_id,\n", "        experience = await self.store.one(\n            tables.experiences,\n"),
+    api("secrets-not-saved", "A save drops fields that end with Secret and that it does not know.", "items=data.items,", 'items=[{**item, "config": {key: value for key, value in item["config"].items() if not key.endswith("Secret") or key == "webhookSecret"}} if item["kind"] == "action" else item for item in data.items],'),
+    walker("commit-only-logged", "An error of the commit is logged, and the run is confirmed.", """        async with self._store.transaction() as connection:
+            await self._store.start_run(run, connection)
+            if paced:
+                # Recording is nothing but SQL: the run and what waits in it are written together, or not at all.
+                return await self._walk_through(run, connection)
+""", """        try:
+            async with self._store.transaction() as connection:
+                await self._store.start_run(run, connection)
+                if paced:
+                    return await self._walk_through(run, connection)
+        except RuntimeError:
+            logging.getLogger(__name__).exception("commit")
+"""),
     walker("leaves-a-mark", "A run is marked as busy while it goes on, and a process that is killed leaves the mark.", "    async def next(self", """    async def next(self, run, from_step):
         mark = Path(self._store.engine.url.database).parent / f"busy-{run.id}"
         try:

@@ -125,6 +125,14 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "unsigned-during-an-outage": ("DURABILITY-5", "a webhook was sent unsigned while the host's database failed", "DURABILITY-3"),
     "tasks-in-the-first-process": ("SCALE-1 SCALE-3", "not all of 200 webhooks that were queued in two processes have arrived", "LOAD-1"),
     "locks-in-memory": ("SCALE-2", "a caller was let past a node that another process still runs", "PACING-2"),
+    "everybody-operates": ("TENANCY-1", "no operator, shows its delivery (by operator())", "AUTH-1"),
+    "organization-of-a-header": ("TENANCY-1", "by the header x-organization-id", "AUTH-1"),
+    "principal-in-a-global": ("TENANCY-1", "is answered with another person's rights"),
+    "backend-in-a-global": ("TENANCY-4", "of its own organization, at once, is answered 404", "TENANCY-1"),
+    "nobody-during-an-outage": ("DURABILITY-5", "dashboard_principal answered None", "DURABILITY-3"),
+    "rows-of-any-experience": ("TENANCY-7", "of no such experience, is answered 202", "LOGIC-1"),
+    "secrets-not-saved": ("SAVING-2", "probeSecret is missing", "SAVING-1"),
+    "commit-only-logged": ("DURABILITY-3 DURABILITY-4", "confirmed a run that the host has not kept", "DURABILITY-1"),
     "leaves-a-mark": ("SCALE-4", "nobody removes it", "PACING-2"),
 }  # fmt: skip
 """Fault → the checks that find it, a part of what they say, and perhaps one near by that does not blame the host."""

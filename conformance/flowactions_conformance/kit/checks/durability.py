@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
+from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import chat
 from flowactions_conformance.kit.support.client import Client
@@ -21,6 +21,7 @@ LEASE_SECONDS: Final = 45.0
 RETRY_SECONDS: Final = 30.0
 """A failed delivery is sent again after five seconds, and one whose secret could not be read is asked for again after five."""
 
+CONFIRMED: Final = "the answer leaves before the commit, or an error of the commit is only logged: answer when it has committed"
 CAUSES = (
     "each start makes a new database, or a restart does not find the old one",
     "runs, or where they are, are kept in memory: keep them with what client and host need to continue",
@@ -62,12 +63,13 @@ async def survives_a_kill(trial: Trial) -> None:
 @check(
     "DURABILITY-3",
     profile="durability",
-    clause="contract: Transactions",
+    clause="contract: What a host does (Runs), Transactions",
     alone=True,
     causes=(
         "reach() is called without the transaction in which the run is written, before that has committed",
         "the transaction that is given to reach() is another one than that of the run",
         "the driver's fail_commit() does not make the commit fail",
+        CONFIRMED,
     ),
 )
 async def rolls_back_with_the_host(trial: Trial) -> None:
@@ -96,7 +98,7 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
 @check(
     "DURABILITY-4",
     profile="durability",
-    clause="contract: Transactions; settings: FLOWACTIONS_CHAT_DELIVERY",
+    clause="contract: What a host does (Runs), Transactions; settings: FLOWACTIONS_CHAT_DELIVERY",
     alone=True,
     causes=("reach() is called without the transaction in which the run is written",),
 )
@@ -129,11 +131,12 @@ async def rolls_back_queued_chat_with_the_host(trial: Trial) -> None:
 @check(
     "DURABILITY-5",
     profile="durability",
-    clause="contract: What a host provides (node, signing_secret); spec 5.3.6",
+    clause="contract: What a host provides (node, signing_secret, dashboard_principal); spec 5.3.6",
     alone=True,
     causes=(
         "node catches the error of its database and returns None, as for a node that was deleted: let it out",
         "signing_secret catches the error and returns None, or raises OriginGone",
+        "dashboard_principal catches the error and returns None, as for nobody",
     ),
 )
 async def sends_nothing_unsigned_during_an_outage(trial: Trial) -> None:
@@ -148,6 +151,13 @@ async def sends_nothing_unsigned_during_an_outage(trial: Trial) -> None:
     await trial.call("fail_database", True)
     trial.note("kit", "the host's database fails; the webhook is sent again after five seconds")
     try:
+        answer = await trial.request("GET", CONNECTION, who=trial.author)
+        trial.answers(
+            answer,
+            answer.status_code != 401,
+            "while the host's database fails, a signed-in person gets 401: dashboard_principal answered None",
+            "an answer to the request, or a server error, because dashboard_principal raised",
+        )
         await trial.until(
             lambda: _raised(trial, node) or len(trial.arrivals("order")) > 1,
             "a webhook that waited to be sent again was not, and its secret was not asked for",
@@ -183,17 +193,28 @@ async def _kept_of_a_failed_commit(trial: Trial, flow: Flow, node: str) -> int:
     """Open a run whose commit fails; return how many runs were kept: one, if the host repeats what has failed."""
     await trial.call("fail_commit")
     try:
-        await trial.open(flow, content="first")
+        turn = await trial.open(flow, content="first")
     except DriverFault as exc:
         trial.note("host", f"open failed, as it should: {exc}")
         return 0
     # A host may repeat a transaction that failed: then the run that it has kept is the last one.
-    if (kept := len(trial.reached(node)) - 1) < 1:
-        raise NotTestable(
-            "fail_commit() has no effect: open() returned a run as if nothing had failed. Make the commit fail by which the"
-            " host stores the next opened run; if your host repeats it, make open() fail"
-        )
-    return kept
+    if (kept := len(trial.reached(node)) - 1) >= 1:
+        return kept
+    try:
+        await trial.next(turn)
+    except DriverFault as exc:
+        # A host that knows no next of such a flow refuses it for a run that it has kept, too.
+        await trial.next(await trial.open(flow, content="asked"))
+        raise CheckFailed(
+            "open() confirmed a run that the host has not kept, because its commit failed",
+            expected="open() raises, or the host repeats the transaction and keeps the run",
+            actual=f"open() returned the session {turn.session}; next() of it: {exc}",
+            causes=(CONFIRMED,),
+        ) from exc
+    raise NotTestable(
+        "fail_commit() has no effect: open() returned a run as if nothing had failed, and the host has kept it. Make the"
+        " commit fail by which the host stores the next opened run; if your host repeats it, repeat all of it"
+    )
 
 
 async def _survives(trial: Trial, end: Callable[[], Awaitable[None]], what: str) -> None:

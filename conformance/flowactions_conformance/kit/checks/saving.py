@@ -66,6 +66,7 @@ async def tells_problems(trial: Trial) -> None:
     clause="contract: What a host does (Configs), What a host provides (signing_secret, node)",
     causes=(
         *KEPT,
+        "a save drops fields by their names, for example those that end with Secret: keep what an author has written",
         "saving a flow gives its nodes new ids: deliveries that wait for their secret find no node any more",
     ),
     covers=("configs",),
@@ -75,7 +76,8 @@ async def runs_what_was_saved(trial: Trial) -> None:
     await trial.seed(trial.flow())
     old = trial.flow(trial.step("a"), trial.probe("first"), trial.probe("second", text="old", removed=1))
     await trial.call("save", trial.author, old)
-    new = trial.probe("second", **trial.values.config())
+    secrets = {name: trial.id(name) for name in ("probeSecret", "unknownSecret")}
+    new = trial.probe("second", **trial.values.config(), **secrets)
     kept: list[Item] = [trial.step("a"), trial.probe("first"), trial.step("b"), new]
     ids: list[str] = []
     for items, how in (

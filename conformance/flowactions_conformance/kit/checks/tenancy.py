@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
+import httpx
 import msgspec
 
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
@@ -26,13 +28,21 @@ from flowactions_conformance.kit.under_test import (
 )
 
 OUTBOX: Final = "/v1/webhooks/outbox"
+PAGES: Final = "/integrations/webhooks"
 CARD: Final = "/integrations/chat/connection"
 HIDDEN: Final = frozenset({401, 403, 404})
 """The plugin says 404; a host that refuses such a request before may say otherwise."""
 
+NAMED_BY: Final = ("x-organization", "x-organization-id", "x-org-id", "x-tenant", "x-tenant-id")
+"""Request headers by which hosts let a person choose one of their organizations."""
+AT_ONCE: Final = 10
+"""Requests of each of two people at the same moment."""
+
 OTHERS: Final = (
     "dashboard_principal names a fixed organization, or the first one that is found",
-    "the organization is taken from the request instead of the session",
+    "the organization is taken from the request instead of the session, without a look at who is its member",
+    "operator() returns people who operate no host, for example everybody with may_change",
+    "who calls is kept in a global or on the host object, so that requests at the same moment share it",
 )
 
 
@@ -101,6 +111,16 @@ async def deliveries_are_their_organizations(trial: Trial) -> None:
         await _answers(trial, "GET", f"{OUTBOX}/{shown[who]}", who, {200}, "its own organization")
         for method, path in (("GET", ""), ("POST", "/retry"), ("POST", "/cancel")):
             await _answers(trial, method, f"{OUTBOX}/{shown[who]}{path}", other, HIDDEN, "another organization")
+        await _sees_no_other(trial, other, who, shown[who])
+    people = [*flows] * AT_ONCE
+    answers = await asyncio.gather(*(trial.request("GET", OUTBOX, who=who) for who in people))
+    for who, answer in zip(people, answers, strict=True):
+        trial.answers(
+            answer,
+            answer.status_code == 200 and [row["id"] for row in answer.json()["data"]] == [shown[who]],
+            f"of requests at the same moment, one by {who.id} is answered with another person's rights",
+            f"200 with the one delivery of the organization {who.organization}",
+        )
 
 
 @check(
@@ -180,6 +200,7 @@ async def the_card_names_own_agents(trial: Trial) -> None:
     causes=(
         "Host.agent answers with the caller's organization instead of the agent's own",
         "api_principal names a fixed organization, or the first one that is found",
+        "which backend calls is kept in a global or on the host object, so that requests at the same moment share it",
     ),
 )
 async def backends_keep_to_their_organization(trial: Trial) -> None:
@@ -192,6 +213,13 @@ async def backends_keep_to_their_organization(trial: Trial) -> None:
     for who, agent, foreign in ((own, trial.agent, pair.other_agent), (other, pair.other_agent, trial.agent)):
         await _answers(trial, "POST", _logic(trial, agent), who, {400}, "the agent's own organization", json={})
         await _answers(trial, "POST", _logic(trial, foreign), who, HIDDEN, "another organization", json={})
+    callers = [(own, trial.agent), (other, pair.other_agent)] * AT_ONCE
+    await asyncio.gather(
+        *(
+            _answers(trial, "POST", _logic(trial, agent), who, {400}, "its own organization, at once", json={})
+            for who, agent in callers
+        )
+    )
 
 
 @check(
@@ -255,6 +283,7 @@ async def a_secret_signs_for_its_organization(trial: Trial) -> None:
     causes=(
         "logic_action finds the experience by its id alone: look it up by all ids of the reference",
         "the path's agent is checked, and then not used",
+        "logic_action finds a row by its id alone: two experiences may have rows of the same id",
     ),
 )
 async def actions_are_their_organizations(trial: Trial) -> None:
@@ -270,8 +299,17 @@ async def actions_are_their_organizations(trial: Trial) -> None:
         agent=trial.agent,
         triggers=(Trigger(id=trial.id("row"), actions=(TriggerAction(url=trial.hook("fired")),)),),
     )
+    # The same row in two experiences. Neither order of storing may decide which is found.
+    twins = tuple(
+        msgspec.structs.replace(
+            survey,
+            id=trial.id(name),
+            triggers=(Trigger(id=trial.id("row"), actions=(TriggerAction(url=trial.hook(name)),)),),
+        )
+        for name in ("a-twin", "z-twin")
+    )
     world = pair.world(agents=(second,), logins=(own, other))
-    await trial.seed(world=msgspec.structs.replace(world, experiences=(survey,)))
+    await trial.seed(world=msgspec.structs.replace(world, experiences=(twins[0], survey, twins[1])))
     body = {
         "idempotencyKey": trial.new_key(),
         "source": "experience_trigger",
@@ -284,6 +322,8 @@ async def actions_are_their_organizations(trial: Trial) -> None:
     ):
         path = _logic(trial, agent, survey.id)
         await _answers(trial, "POST", path, who, {400, *HIDDEN}, of, json=body)
+    nothing = _logic(trial, trial.agent)
+    await _answers(trial, "POST", nothing, own, {400, *HIDDEN}, "no such experience", json=body)
     theirs = TriggerRef(
         organization=pair.other, agent=pair.other_agent, experience=survey.id, trigger=survey.triggers[0].id
     )
@@ -294,7 +334,34 @@ async def actions_are_their_organizations(trial: Trial) -> None:
     path = _logic(trial, trial.agent, survey.id)
     await _answers(trial, "POST", path, own, {202}, "the agent's own organization", json=body)
     await trial.nothing_more_is_sent()
+    wrong = [name for name in ("a-twin", "z-twin") if trial.arrivals(name)]
+    trial.equal(wrong, [], "a call for a row fired the row of the same id in another experience")
     trial.equal(len(trial.arrivals("fired")), 1, "a trigger of another organization's experience was fired")
+
+
+async def _sees_no_other(trial: Trial, who: Login, other: Login, delivery: str) -> None:
+    """Look for a delivery of another organization on the operator pages, and by naming that organization."""
+    credentials: Mapping[str, str] = await trial.call("headers", who)
+    own, theirs = trial.of_host(who.organization), trial.of_host(other.organization)
+    renamed = {name: theirs if value == own else value for name, value in credentials.items()}
+    pages = {
+        "operator()": (f"{PAGES}/deliveries", credentials),
+        "operator() and its page": (f"{PAGES}/deliveries/{delivery}", credentials),
+    }
+    asked: dict[str, tuple[str, Mapping[str, str]]] = {
+        **pages,
+        **{f"the header {name}": (OUTBOX, {**credentials, name: theirs}) for name in NAMED_BY},
+    }
+    if renamed != credentials:
+        asked["the headers of the driver"] = (OUTBOX, renamed)
+    for how, (path, headers) in asked.items():
+        answer: httpx.Response = await trial.request("GET", path, headers=headers)
+        trial.answers(
+            answer,
+            answer.status_code != 200 or delivery not in answer.text,
+            f"GET {path} by {who.id}, who is no member of {other.organization} and no operator, shows its delivery (by {how})",
+            "no delivery of another organization",
+        )
 
 
 async def _card(trial: Trial, who: Login) -> Mapping[str, Any] | None:
