@@ -149,15 +149,6 @@ class Executor:
         if deliveries:
             self.completer.complete(*map(Returned, deliveries))
 
-    def _wait(self, delivery: ClaimedDelivery, reason: str) -> None:
-        """Give a delivery back that waits for this side: the interval doubles, as it is the time waited so far, and then it is dead."""
-        waited = (delivery.waited_ms or 0) / 1000
-        longest = WAIT_CAP_SECONDS if delivery.left_ms is None else CHAT_WAIT_SECONDS
-        end: Completion = Returned(delivery, min(max(waited, WAIT_FIRST_SECONDS), longest), reason)
-        if waited >= WAIT_LIMIT_SECONDS:
-            end = Ended(delivery, f"it has waited too long: {reason}")
-        self.completer.complete(end)
-
     def _unknown(self, delivery: ClaimedDelivery) -> Completion:
         """Return the end of a claim whose node or action the host does not know; the fourth in a row ends the delivery."""
         if self._episodes.begin(delivery.origin):
@@ -176,39 +167,48 @@ class Executor:
         return Ended(delivery, reason) if is_last else Returned(delivery, UNKNOWN_SECONDS, reason)
 
     async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
-        asked = self._now()
-        secret = NO_SECRET
+        asked, secret = self._now(), NO_SECRET
         is_http = kind_of(delivery.destination) == HTTP
         if delivery.origin is not None and is_http and delivery.defect is None and not self.stopping:
             secret = await self._secrets.of(delivery.origin)
         waited = self._now() - asked >= HELD_SECONDS
-        dead = delivery.hopeless or secret.gone
-        waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
         if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
-        elif dead is not None:
-            end = self._unknown(delivery) if secret.is_unknown else Ended(delivery, dead)
+            return
+        end = self._end_at_once(delivery, secret)
+        if end is not None:
             self.completer.complete(end)
-        elif waits_for is not None:
-            if delivery.waits_for is not None and self._episodes.begin(waits_for):
+            return
+        message: ClaimedDelivery | None = delivery
+        if alone:
+            message = await self._begin(delivery, self._store.begin_quarantined)
+        elif delivery.lacks_body:
+            message = await self._begin(delivery, self._store.whole)
+        if message is not None:
+            await self._attempt(delivery, message, secret)
+
+    def _end_at_once(self, delivery: ClaimedDelivery, secret: Secret) -> Completion | None:
+        """Return the end of the claim of a delivery that gets no attempt; ``None``: it gets one."""
+        if secret.is_unknown:
+            return self._unknown(delivery)
+        dead = delivery.hopeless or secret.gone
+        if dead is not None:
+            return Ended(delivery, dead)
+        if delivery.waits_for is not None:
+            if self._episodes.begin(delivery.waits_for):
                 log.warning(
                     "delivery %s waits for another release or a plugin: %s",
                     delivery.id,
-                    waits_for,
+                    delivery.waits_for,
                     extra={"event": "delivery.waits"},
                 )
-            self._wait(delivery, waits_for)
-        elif self._timing.is_too_late(self._now(), delivery.lease_end):
+            return waiting(delivery, delivery.waits_for)
+        if secret.failed is not None:
+            return waiting(delivery, secret.failed)
+        if self._timing.is_too_late(self._now(), delivery.lease_end):
             # Another worker may have reclaimed it. If not, this worker claims it again.
-            self.completer.complete(Returned(delivery, answered=True))
-        else:
-            message: ClaimedDelivery | None = delivery
-            if alone:
-                message = await self._begin(delivery, self._store.begin_quarantined)
-            elif delivery.lacks_body:
-                message = await self._begin(delivery, self._store.whole)
-            if message is not None:
-                await self._attempt(delivery, message, secret)
+            return Returned(delivery, answered=True)
+        return None
 
     async def _is_withdrawn(self, delivery: ClaimedDelivery) -> bool:
         try:
@@ -299,7 +299,16 @@ class Executor:
                 extra={"event": "deliveries.given_back"},
             )
         if aborted.waits:
-            self._wait(delivery, aborted.reason)
+            self.completer.complete(waiting(delivery, aborted.reason))
         else:
             delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
             self.completer.complete(Returned(delivery, delay, answered=True))
+
+
+def waiting(delivery: ClaimedDelivery, reason: str) -> Completion:
+    """Return the end of the claim of a delivery that waits for this side: its interval doubles, as it is the time waited so far."""
+    waited = (delivery.waited_ms or 0) / 1000
+    if waited >= WAIT_LIMIT_SECONDS:
+        return Ended(delivery, f"it has waited too long: {reason}")
+    longest = WAIT_CAP_SECONDS if delivery.left_ms is None else CHAT_WAIT_SECONDS
+    return Returned(delivery, min(max(waited, WAIT_FIRST_SECONDS), longest), reason)
