@@ -12,6 +12,7 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import Due, Lanes
+from flowactions_plugin.queue.notifier import Named
 from flowactions_plugin.queue.rules import HELD_SECONDS
 
 log = logging.getLogger("flowactions.outbox")
@@ -84,7 +85,7 @@ class ContinuousClaims:
         self._learned.set()
         self._woken.set()
 
-    def wake(self, lanes: Iterable[int] | None = None) -> None:
+    def wake(self, lanes: Iterable[Named] | None = None) -> None:
         """Claim soon: rows have become due.
 
         Args:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,7 +30,7 @@ from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
 from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Item, write_items
 from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, IdempotencyKeys, KeyUse, waiting_for_keys
-from flowactions_plugin.queue.lanes import Due, lane_of
+from flowactions_plugin.queue.lanes import AS_KNOWN, EVER, SINCE_MARGIN_MS, Due, lane_of
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     CHAT_HOURS,
@@ -260,13 +262,13 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written, unless ``may_be_written`` says otherwise.
             Exception: what ``rate`` has raised.
         """
-        item = Item(row_of(delivery), key, rate)
+        item, began = Item(row_of(delivery), key, rate), time.monotonic()
         writing = self._groups.write(item) if connection is None else self._join(item, connection)
         async with self.database.answering(0.0 if key is None else KEY_SECONDS):
             await (waiting_for_keys(writing) if key is not None and self.database.sql.is_server else writing)
         wakes = item.claim is None and (self.on_commit is not None or delivery.sequence is not None)
         if item.first is None and (wakes or self._telemetry.meters.is_open):
-            committed = partial(self.committed, delivery, wakes=wakes)
+            committed = partial(self.committed, delivery, began, wakes=wakes)
             if connection is None:
                 committed()
             else:
@@ -278,14 +280,16 @@ class Outbox:
         async with self.database.write(transaction) as joined:
             await joined.run_sync(partial(write_items, self.database), [item])
 
-    def committed(self, delivery: NewDelivery, *, wakes: bool = True) -> None:
-        """Count a delivery that was committed, and wake whoever delivers it."""
+    def committed(self, delivery: NewDelivery, began: float = -math.inf, *, wakes: bool = True) -> None:
+        """Count a delivery that was committed, and wake whoever delivers it; ``began`` is the monotonic time of its write."""
         kind = str(delivery.origin.__struct_config__.tag)
         self._telemetry.meters.count(names.ENQUEUED, origin=kind)
         if delivery.sequence is not None:
             self.sequences.ended([delivery.sequence])
         elif wakes and self.on_commit is not None:
-            self.on_commit(Due(delivery.lane, delivery.organization_id, delivery.destination))
+            # Otherwise each of them would have its lane searched from the first index entry on.
+            since = AS_KNOWN if time.monotonic() - began < SINCE_MARGIN_MS / 1000 else EVER
+            self.on_commit(Due(delivery.lane, delivery.organization_id, delivery.destination, since))
 
     async def _write_group(self, group: Group) -> None:
         """Write the items of several callers in one transaction, and claim those that this process can send at once."""

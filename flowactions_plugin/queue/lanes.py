@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
+from flowactions_plugin.queue.notifier import Named
 from flowactions_plugin.queue.rules import digest
 from flowactions_plugin.queue.standing import MOST_REMEMBERED, SLOW_SECONDS, Standing
 from flowactions_plugin.queue.turns import Group, Host, Kind, Lane, Share, Tally
@@ -46,6 +47,9 @@ PostgreSQL keeps the index entries of rows that have ended until it vacuums; a c
 
 EVER: Final = -(1 << 63)
 """The earliest due time: somebody may have written a negative one, to have a row sent at once."""
+
+AS_KNOWN: Final = (1 << 63) - 1
+"""In place of a due time: no earlier than the worker knows of the lane already."""
 
 PURGED: Final = ""
 """What a purge writes in place of what workers limit, where the organization may be among it. Each worker then forgets it."""
@@ -84,7 +88,7 @@ class Due(NamedTuple):
         lane: its number.
         organization_id: whose it is.
         destination: scheme, host and port of its endpoint.
-        since: no row of it is due for longer, Unix milliseconds.
+        since: no row of it is due for longer, Unix milliseconds, or `AS_KNOWN`.
         rows: how many rows a claim asks for at the most.
     """
 
@@ -172,7 +176,10 @@ class Lanes:
                 host = self._hosts[key] = Host(key, organization, destination)
             host.lanes += 1
             group = self._group(host, self._standing.is_slow(due.lane))
-            lane = self._lanes[due.lane] = Lane(due.lane, group, due.since, group.ahead, self._limit(due.lane))
+            since = due.since
+            if since == AS_KNOWN:
+                since = self._forgotten[due.lane].since if due.lane in self._forgotten else EVER
+            lane = self._lanes[due.lane] = Lane(due.lane, group, since, group.ahead, self._limit(due.lane))
         return lane
 
     def _limit(self, lane: int) -> int:
@@ -277,12 +284,15 @@ class Lanes:
             lane.is_due = True
             self._settle(lane)
 
-    def heard_of(self, lanes: Iterable[int]) -> bool:
+    def heard_of(self, lanes: Iterable[Named]) -> bool:
         """Record that rows of lanes are due; return whether it is known of all of them what they are."""
         known = True
-        for number in lanes:
+        for named in lanes:
+            number, organization_id, destination = named
             lane = self._lanes.get(number)
             due = self._forgotten.get(number) if lane is None else _due(lane)
+            if due is None and organization_id is not None:
+                due = Due(number, organization_id, destination)
             if due is None:
                 known = False
             else:
@@ -383,9 +393,9 @@ class Lanes:
         taken = found if len(rows) == len(admitted) else _by_lane(admitted)
         for due in asks:
             lane, given = self._lanes[due.lane], found.get(due.lane, [])
-            if len(given) >= due.rows:
+            if given:
                 lane.since = max(due.since, given[0].due_at - SINCE_MARGIN_MS)
-                lane.due_again = True
+                lane.due_again = lane.due_again or len(given) >= due.rows
             self._answered(lane, due.rows, taken.get(due.lane, ()))
 
     def fail(self, asks: Sequence[Due]) -> None:

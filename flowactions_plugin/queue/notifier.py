@@ -1,6 +1,8 @@
 """Notifications between processes on PostgreSQL: a debounced NOTIFY for other workers, best effort.
 
-A notification names the lanes of what was enqueued, so that a worker that knows them need not look for them.
+A notification names the lanes of what was enqueued: their numbers, and whose they are while that fits, so that a worker can claim from
+a lane of which it knows nothing without a look. Whoever may connect to the database may notify, so a worker believes none of it: its
+claim takes only rows whose organization and destination are those that it asks for.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
 
 from flowactions_plugin.errors import StorageUnavailable
 
@@ -29,17 +33,37 @@ PAYLOAD_BYTES: Final = 7000
 """The most that a notification carries; PostgreSQL takes 8000."""
 
 
-def payload_of(lanes: Collection[int]) -> str:
-    """Return the payload that names lanes; an empty one where they do not fit."""
-    payload = " ".join(map(str, lanes))
-    return payload if len(payload) <= PAYLOAD_BYTES else ""
+class Named(NamedTuple):
+    """A lane as a notification names it.
+
+    Attributes:
+        lane: its number.
+        organization_id: whose it is; ``None``: the notification does not say.
+        destination: scheme, host and port of its endpoint.
+    """
+
+    lane: int
+    organization_id: str | None = None
+    destination: str = ""
 
 
-def lanes_in(payload: str) -> list[int] | None:
+_NAMED: Final = msgspec.json.Decoder(list[Named])
+
+
+def payload_of(lanes: Collection[Named]) -> str:
+    """Return the payload that names lanes: by their numbers if all does not fit, and an empty one if these do not, either."""
+    for named in (lanes, [Named(each.lane) for each in lanes]):
+        payload = msgspec.json.encode([each[: 3 if each.organization_id is not None else 1] for each in named])
+        if len(payload) <= PAYLOAD_BYTES:
+            return payload.decode()
+    return ""
+
+
+def lanes_in(payload: str) -> list[Named] | None:
     """Return the lanes that a payload names; ``None``: it names none, so that all may have become due."""
     try:
-        return [*map(int, payload.split())] or None
-    except ValueError:
+        return _NAMED.decode(payload) or None
+    except (msgspec.DecodeError, UnicodeError):
         return None
 
 
@@ -53,7 +77,7 @@ class Notifier:
     def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
         self._send = send
         self._sending: asyncio.Task[None] | None = None
-        self._lanes: set[int] = set()
+        self._lanes: set[Named] = set()
         self._open = False
 
     async def __aenter__(self) -> None:
@@ -69,12 +93,8 @@ class Notifier:
             sending.cancel()
             await asyncio.wait({sending})
 
-    def notify(self, lane: int) -> None:
-        """Send a notification: at once, or together with others of the same moment.
-
-        Args:
-            lane: of what was enqueued.
-        """
+    def notify(self, lane: Named) -> None:
+        """Send a notification of what was enqueued in a lane: at once, or together with others of the same moment."""
         if not self._open:
             return
         self._lanes.add(lane)

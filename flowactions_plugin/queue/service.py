@@ -27,7 +27,7 @@ from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor, Send
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.lanes import Due
-from flowactions_plugin.queue.notifier import CHANNEL, Notifier, lanes_in, listen_forever
+from flowactions_plugin.queue.notifier import CHANNEL, Named, Notifier, lanes_in, listen_forever
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.queue.rules import Timing
@@ -108,7 +108,7 @@ class OutboxService:
         if self._claiming is not None and self.claims_all:
             self._claiming.enqueued(due)
         elif self._notifier is not None:
-            self._notifier.notify(due.lane)
+            self._notifier.notify(Named(*due[:3]))
 
     async def __aenter__(self) -> None:
         # Which database it is, is known once it is open.

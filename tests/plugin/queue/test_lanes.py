@@ -13,6 +13,7 @@ from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
 from flowactions_plugin.queue.lanes import (
     AHEAD,
+    AS_KNOWN,
     EVER,
     LANE_AHEAD,
     MOST_BYTES,
@@ -22,6 +23,7 @@ from flowactions_plugin.queue.lanes import (
     Lanes,
     lane_of,
 )
+from flowactions_plugin.queue.notifier import Named
 from flowactions_plugin.queue.standing import SLOW_SECONDS, Standing
 from tests.queueing import claimed
 
@@ -607,9 +609,36 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     (row,) = queue.start()
     queue.end(row)
     assert len(queue.lanes._lanes) == 0
-    assert not queue.lanes.heard_of([due.lane, due.lane + 1])
+    assert not queue.lanes.heard_of([Named(due.lane), Named(due.lane + 1)])
     assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
-    assert queue.lanes.heard_of([due.lane])
+    assert queue.lanes.heard_of([Named(due.lane)])
+
+
+def test_a_notification_that_says_whose_a_lane_is_saves_the_look() -> None:
+    """Of a lane that the worker knows, it believes what it knows."""
+    queue = Queue()
+    assert queue.lanes.heard_of([Named(7, "a", "https://p:443")])
+    assert queue.lanes.heard_of([Named(7, "b", "https://q:443")])
+    assert [ask[:3] for ask in queue.lanes.asks()] == [(7, "a", "https://p:443")]
+
+
+def test_what_was_just_enqueued_moves_no_search_back() -> None:
+    """Neither in a lane that is known, nor in one that has had rows; of another, nothing is known."""
+    queue = Queue()
+    due = queue.put("a", "p", 1)._replace(since=AS_KNOWN)
+    queue.claim()
+    (row,) = queue.start()
+    queue.lanes.learn(due)
+    (ask,) = queue.lanes.asks()
+    since = row.due_at - SINCE_MARGIN_MS
+    assert ask.since == since
+    queue.lanes.answer([ask], [], [])
+    queue.end(row)
+    queue.lanes.learn(due)
+    assert [ask.since for ask in queue.lanes.asks()] == [since]
+    another = Queue()
+    another.lanes.learn(due)
+    assert [ask.since for ask in another.lanes.asks()] == [EVER]
 
 
 def test_a_lane_is_searched_from_where_the_last_claim_ended() -> None:

@@ -14,11 +14,15 @@ from flowactions_plugin.queue import continuous, notifier
 from flowactions_plugin.queue.notifier import (
     DEBOUNCE_SECONDS,
     PAYLOAD_BYTES,
+    Named,
     Notifier,
     lanes_in,
     listen_forever,
     payload_of,
 )
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.database import Database
+from tests.queueing import Queue
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -64,7 +68,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
     async with sending:
         for round_ in (1, 2, 3):
             for _ in range(100):
-                sending.notify(1)
+                sending.notify(*named(1))
                 await turns()
             # The first round's first notification, and then one for all that came during each pause.
             assert (len(sent), pauses.begun) == (round_, round_)
@@ -73,7 +77,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
         await pauses.end(4)
         await turns()
         assert len(sent) == 4
-        sending.notify(1)
+        sending.notify(*named(1))
         await until(lambda: len(sent) == 5)
         await pauses.end(5)
 
@@ -90,7 +94,7 @@ async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPa
     sending = Notifier(notify)
     async with sending:
         for expected in (1, 2):
-            sending.notify(1)
+            sending.notify(*named(1))
             await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
             await pauses.end(expected)
             await turns()
@@ -100,14 +104,14 @@ async def test_after_its_end_it_does_not_notify() -> None:
     """A commit that is notified of too late opens no connection that nobody would close."""
     sent = Sent()
     sending = Notifier(sent)
-    sending.notify(1)
+    sending.notify(*named(1))
     async with sending:
         pass
-    sending.notify(1)
+    sending.notify(*named(1))
     await turns()
     assert sent == []
     async with sending:
-        sending.notify(1)
+        sending.notify(*named(1))
         await until(lambda: sent)
 
 
@@ -116,10 +120,10 @@ async def test_what_was_enqueued_last_is_notified_of() -> None:
     sent = Sent()
     sending = Notifier(sent)
     async with sending:
-        sending.notify(1)
+        sending.notify(*named(1))
         await until(lambda: sent)
-        sending.notify(-2)
-    assert [*map(lanes_in, sent)] == [[1], [-2]]
+        sending.notify(*named(-2))
+    assert [*map(lanes_in, sent)] == [named(1), named(-2)]
 
 
 async def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(
@@ -133,7 +137,7 @@ async def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(
 
     sending = Notifier(notify)
     async with sending:
-        sending.notify(1)
+        sending.notify(*named(1))
     assert sending._sending is None
 
 
@@ -142,26 +146,36 @@ async def test_a_notification_names_the_lanes(monkeypatch: pytest.MonkeyPatch) -
     pauses, sent = Pauses(monkeypatch), Sent()
     sending = Notifier(sent)
     async with sending:
-        sending.notify(1)
+        sending.notify(*named(1))
         await until(lambda: pauses.begun == 1)
-        for each in (2, -3, 2):
+        for each in named(2, -3, 2):
             sending.notify(each)
         await pauses.end(1)
         await pauses.end(2)
-    assert [set(lanes_in(payload) or ()) for payload in sent] == [{1}, {2, -3}]
+    assert [set(lanes_in(payload) or ()) for payload in sent] == [set(named(1)), set(named(2, -3))]
 
 
-@given(st.sets(st.integers(-(1 << 63), (1 << 63) - 1), max_size=800))
-def test_a_payload_fits_and_names_all_or_none(lanes: set[int]) -> None:
-    """PostgreSQL takes no more; a worker that is told of none looks for all."""
+def named(*numbers: int) -> list[Named]:
+    return [Named(each, "acme", "https://hooks.example.com:443") for each in numbers]
+
+
+@given(st.sets(st.integers(-(1 << 63), (1 << 63) - 1), max_size=800), st.text(max_size=30))
+def test_a_payload_fits_and_names_all_or_none(numbers: set[int], organization: str) -> None:
+    """PostgreSQL takes no more bytes. Beyond, lanes are named by numbers; a worker that is told of none looks for all."""
+    lanes = {Named(each, organization, "https://hooks.example.com:443") for each in numbers}
     payload = payload_of(lanes)
-    assert len(payload) <= PAYLOAD_BYTES < 8000
-    named = lanes_in(payload)
-    assert named is None or set(named) == lanes
-    assert named is not None or not lanes or len(" ".join(map(str, lanes))) > PAYLOAD_BYTES
+    assert len(payload.encode()) <= PAYLOAD_BYTES < 8000
+    found = lanes_in(payload)
+    if found is None:
+        assert not lanes or len(lanes) > 300
+    elif set(found) != lanes:
+        assert set(found) == {Named(each) for each in numbers}
+        assert len(lanes) > 20
 
 
-@pytest.mark.parametrize("payload", ["", "acme", "[1]", "1 acme", "1.5", "9" * 5000])
+@pytest.mark.parametrize(
+    "payload", ["", "acme", "1", "[1]", "[]", "[[1.5]]", '[[1,2,"x"]]', "[[" + "9" * 5000 + "]]"]
+)
 def test_a_payload_of_somebody_else_names_no_lane(payload: str) -> None:
     """Whoever may connect to the database may notify."""
     assert lanes_in(payload) is None
@@ -234,3 +248,20 @@ async def test_a_worker_of_another_process_is_notified(
         assert (await sending.reach(a_walk(), node)).status == "queued"  # nobody listens, perhaps
         await until(lambda: len(receiver.requests) == 2)
         await until(listeners)
+
+
+@pytest.mark.parametrize("wrong", [("another", ""), ("", "another")])
+async def test_a_claim_takes_no_row_of_a_lane_whose_name_is_wrong(
+    postgres_url: str, wrong: tuple[str, str]
+) -> None:
+    """A notification may say anything: a pause of the row's own destination would not be seen."""
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url) as database:
+        queue = Queue(database)
+        row_id = await queue.put()
+        (ask,) = await queue.store.oldest(1, None)
+        organization, destination = wrong
+        named = ask._replace(
+            organization_id=organization or ask.organization_id, destination=destination or ask.destination
+        )
+        assert await queue.store.claim([named]) == []
+        assert [row.id for row in await queue.store.claim([ask])] == [row_id]
