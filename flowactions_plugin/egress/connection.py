@@ -103,6 +103,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_answered = False  # any byte has come since it went out
         self._has_answered = False  # an earlier request: the receiver may have closed it since
         self._is_closed_here = False
+        self._silence_ms = 0  # as the kernel knows it
         self._lost: Exception | None = None
         self._writable: asyncio.Future[None] | None = None
         self._is_full = False
@@ -166,9 +167,17 @@ class Connection(asyncio.BufferedProtocol):
 
     def _bound_silence(self) -> None:
         """Bound how long a request on a kept connection may stay unacknowledged, except a large one: its window may be full."""
-        if _USER_TIMEOUT is not None and self._socket is not None and self._has_answered:
-            with suppress(OSError):  # it is lost already
-                self._socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, SILENCE_MS if self._is_small else 0)
+        silence_ms = SILENCE_MS if self._is_small else 0
+        if (
+            _USER_TIMEOUT is None
+            or self._socket is None
+            or not self._has_answered
+            or silence_ms == self._silence_ms
+        ):
+            return
+        with suppress(OSError):  # it is lost already
+            self._socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, silence_ms)
+            self._silence_ms = silence_ms
 
     def _is_silent(self) -> bool:
         """Return whether it was kept, this side has not closed it, and no byte came since this request."""

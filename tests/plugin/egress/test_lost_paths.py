@@ -101,6 +101,27 @@ async def test_a_slow_receiver_gets_a_large_request_once() -> None:
         assert (receiver.connections, receiver.bodies[body]) == (1, 1)
 
 
+async def test_each_request_on_a_kept_connection_has_the_bound_of_its_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the one before had; the kernel is told of a change only."""
+    told: list[int] = []
+    set_option = socket.socket.setsockopt
+
+    def listen(self: socket.socket, level: int, option: int, value: int) -> None:
+        if (level, option) == (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT):
+            told.append(value)
+        set_option(self, level, option, value)
+
+    monkeypatch.setattr("socket.socket.setsockopt", listen)
+    receiver = Swallowing()
+    async with listening(receiver.serve) as port, sending() as sender:
+        for body in (b"1", b"2", b"3", LARGE, LARGE, b"4"):
+            await sender.send(f"http://127.0.0.1:{port}/", body)
+        assert receiver.connections == 1
+    assert told == [3000, 0, 3000]
+
+
 class TestTimeOuts:
     """Attempts whose deadline ended without an answer, although everything was acknowledged."""
 
