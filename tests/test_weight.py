@@ -41,7 +41,7 @@ ROOMS: Final = {
     "flowactions_plugin/api": Weight(python=506, other=0, files=2),
     "flowactions_plugin/chat": Weight(python=3218, other=0, files=18),
     "flowactions_plugin/cli": Weight(python=2978, other=0, files=18),
-    "flowactions_plugin/egress": Weight(python=2853, other=0, files=19),
+    "flowactions_plugin/egress": Weight(python=2862, other=0, files=19),
     "flowactions_plugin/http": Weight(python=958, other=0, files=6),
     "flowactions_plugin/inbound": Weight(python=579, other=0, files=5),
     "flowactions_plugin/insights": Weight(python=3794, other=0, files=13),
@@ -50,16 +50,16 @@ ROOMS: Final = {
     "flowactions_plugin/operations": Weight(python=1893, other=0, files=10),
     "flowactions_plugin/operators": Weight(python=146, other=0, files=3),
     "flowactions_plugin/pages": Weight(python=1449, other=1255, files=28),
-    "flowactions_plugin/queue": Weight(python=5546, other=495, files=58),
+    "flowactions_plugin/queue": Weight(python=5590, other=495, files=58),
     "flowactions_plugin/settings": Weight(python=637, other=0, files=5),
     "flowactions_plugin/storage": Weight(python=3395, other=0, files=17),
     "flowactions_plugin/telemetry": Weight(python=529, other=0, files=5),
     "flowactions_plugin/watch": Weight(python=997, other=0, files=7),
     "flowactions_plugin/*": Weight(python=1276, other=0, files=12),
-    "flowactions_plugin": Weight(python=34586, other=1750, files=245),
+    "flowactions_plugin": Weight(python=34639, other=1750, files=245),
     "hookspecs": Weight(python=3331, other=0, files=26),
     "conformance": Weight(python=14384, other=2672, files=134),
-    "tests": Weight(python=79798, other=130, files=443),
+    "tests": Weight(python=79879, other=130, files=443),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
