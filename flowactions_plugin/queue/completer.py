@@ -87,9 +87,9 @@ class Completer:
 
     def complete(self, *completions: Completion) -> None:
         """Accept ends of claims; they are written a moment later, together with others. `flush` waits for them."""
-        self._waiting += completions
         for each in completions:
             self.hand.end(each.delivery)
+            self._waiting.append(each)
             if (
                 isinstance(each, Attempted)
                 and self._sequences is not None

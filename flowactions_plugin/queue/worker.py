@@ -1,4 +1,14 @@
-"""The delivery worker: one loop, whose claim strategy decides when to claim."""
+"""The delivery worker: one loop, whose claim strategy decides when to claim.
+
+In each round, the worker writes what the database has not accepted before it claims anything: so it never claims what it has sent.
+Then the strategy claims and begins deliveries: `ContinuousClaims` whenever slots are free, `ScheduledClaims` once a tick. An attempt
+runs by itself, and its end is written together with others.
+
+What may end its worker, a row whose leases have ended three times, is sent alone, with everything else written.
+
+A worker that is stopped gives back what it has not begun, finishes what is in flight within its deadline, and writes the rest. A
+worker that is killed does none of this: its leases end, and another worker claims its rows.
+"""
 
 from __future__ import annotations
 
