@@ -78,6 +78,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.egress.request_head:_is_free": "caches a pure function of header names",
     "flowactions_plugin.egress.request_head:_is_token": "caches a pure function of header names",
     "flowactions_plugin.queue.claimed:_HEADERS": "a decoder keeps nothing between calls",
+    "flowactions_plugin.queue.notifier:_NAMED": "a decoder keeps nothing between calls",
     "flowactions_plugin.queue.claimed:_ORIGIN": "a decoder keeps nothing between calls",
     "flowactions_plugin.queue.rules:_is_name": "caches a pure function of header names",
     "flowactions_plugin.storage.transactions:_used": "a context variable: each call has its own value",

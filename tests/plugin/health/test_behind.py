@@ -76,3 +76,12 @@ async def test_what_is_told_otherwise_is_not_told_here(queue: Queue) -> None:
         f" VALUES ('{row.organization_id}', '{row.destination}', 1, 'a', 'operator', '')"
     )
     assert await found(queue, Scope()) == []
+
+
+async def test_a_channel_at_its_limit_is_named(queue: Queue) -> None:
+    """No attempt of a queued message has failed: the provider takes one after another."""
+    head = await in_order(queue, 1, 2)
+    bare = "last_status_code = NULL, error_class = NULL, destination = 'chat://T0ACME'"
+    await queue.run(f"UPDATE flowactions_outbox SET {bare} WHERE id = '{head}'")  # noqa: S608
+    (told,) = await found(queue, Scope())
+    assert told.words.endswith("behind one that has not ended: one channel takes about one message a second")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from flowactions_plugin.insights.facts import Facts, FailingNode, Share, Unsent
+from flowactions_plugin.insights.facts import Behind, Facts, FailingNode, Share, Unsent
 from flowactions_plugin.insights.findings import advice_of, fails, findings_of, verdict_of, worst_of
 from flowactions_plugin.insights.results import (
     Bucket,
@@ -363,3 +363,31 @@ def test_the_worst_finding_counts(stands: Facts, level: Worst) -> None:
         (each.level for each in found), key=["failed", "warning", "note"].index
     )
     assert worst_of([*found, Finding("failed", "workers", "")]) == "failed"
+
+
+def test_what_waits_behind_a_destination_that_fails_is_told_once() -> None:
+    """With the destination: its failures are why the head has not arrived. Of another one, the head is named."""
+    place = a_place(1)
+    heads = [
+        Behind("head", place.organization_id, destination, "it answered 500", 3, NOW - 3_600_000)
+        for destination in (place.destination, "https://another.example:443")
+    ]
+    told = findings_of(facts(failing=[place], behind=heads))
+    assert [each.words for each in told if each.about == "behind"] == [
+        each.words for each in findings_of(facts(behind=heads[1:])) if each.about == "behind"
+    ]
+    assert [each.about for each in told].count("destination") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "advice"),
+    [
+        ({}, "free disk space"),
+        ({"lacking": ["UPDATE on flowactions_outbox"]}, "grant it"),
+        ({"blockers": [Blocker("process 7", "flowactions_outbox", False, 8.5)]}, "pg_terminate_backend"),
+    ],
+)
+def test_what_to_do_about_refused_writes_depends_on_their_cause(more: dict[str, Any], advice: str) -> None:
+    """Free disk space helps nobody whose role lacks a right."""
+    told = [each for each in findings_of(facts(refusal="refused", **more)) if each.state == "unwritable"]
+    assert [advice in advice_of(each) for each in told] == [True]
