@@ -68,7 +68,7 @@ TEXTS: Final = {"words of docs": 82425, "decisions": 28, "lines of the changelog
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
 
-PASSAGE: Final = {"insert_stops": 13, "functions": 267, "files": 51, "records": 18}
+PASSAGE: Final = {"insert_stops": 13, "functions": 274, "files": 52, "records": 18}
 """What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
 
 ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."
