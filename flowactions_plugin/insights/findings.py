@@ -212,7 +212,9 @@ def _stalled(facts: Facts) -> Iterator[Finding]:
     last = f"the last claim was {about(min(claims))} ago" if claims else "nothing has been claimed"
     nobody = f"although {'a worker is' if alive == 1 else f'{alive} workers are'} alive"
     words = f"rows have been due for {about(due)} and {last}, {nobody if alive else 'and no worker is alive'}"
-    advice = "start the host or a worker, read the last lines of its log, and see that it claims: flowactions status"
+    advice = (
+        "start the host or a worker, read the last lines of its log, and see that it claims: flowactions status"
+    )
     yield Finding("failed", "deliveries", words, advice, page="/deliveries?q=status%3Adue", state="stalled")
 
 
