@@ -50,16 +50,16 @@ ROOMS: Final = {
     "flowactions_plugin/operations": Weight(python=1893, other=0, files=10),
     "flowactions_plugin/operators": Weight(python=146, other=0, files=3),
     "flowactions_plugin/pages": Weight(python=1449, other=1255, files=28),
-    "flowactions_plugin/queue": Weight(python=5600, other=495, files=58),
+    "flowactions_plugin/queue": Weight(python=5599, other=495, files=58),
     "flowactions_plugin/settings": Weight(python=637, other=0, files=5),
     "flowactions_plugin/storage": Weight(python=3395, other=0, files=17),
     "flowactions_plugin/telemetry": Weight(python=529, other=0, files=5),
     "flowactions_plugin/watch": Weight(python=997, other=0, files=7),
     "flowactions_plugin/*": Weight(python=1276, other=0, files=12),
-    "flowactions_plugin": Weight(python=34651, other=1750, files=245),
+    "flowactions_plugin": Weight(python=34650, other=1750, files=245),
     "hookspecs": Weight(python=3331, other=0, files=26),
-    "conformance": Weight(python=14384, other=2672, files=134),
-    "tests": Weight(python=79917, other=130, files=443),
+    "conformance": Weight(python=14384, other=2671, files=134),
+    "tests": Weight(python=79931, other=130, files=443),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 

@@ -457,7 +457,7 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
 
 
 def _behind(facts: Facts) -> Iterator[Finding]:
-    """Name what keeps others waiting in their order. A destination that fails is told for itself."""
+    """Name deliveries behind which others wait in order, but not at a destination that fails: another finding names it."""
     failing = {(place.organization_id, place.destination) for place in facts.failing if fails(place, facts.now)}
     found = [each for each in facts.behind if (each.organization_id, each.destination) not in failing]
     for head in found[:NAMED]:

@@ -158,10 +158,9 @@ class ClaimStore:
             for each in asked:
                 by_rows.setdefault(each["rows"], []).append(each)
             given = [{"asked": sql.json_rows(alike), "rows": rows} for rows, alike in by_rows.items()]
-            claimed = await self._claim("claim", given)
         else:
-            claimed = await self._claim("claim", [{"asked": sql.json_rows(asked)}])
-        return sorted(claimed, key=lambda row: (row.due_at, row.id))
+            given = [{"asked": sql.json_rows(asked)}]
+        return sorted(await self._claim("claim", given), key=lambda row: (row.due_at, row.id))
 
     async def _claim(self, name: str, asked: Sequence[Mapping[str, Any]]) -> list[ClaimedDelivery]:
         """Claim what a statement finds with each of its parameters, in one transaction."""

@@ -193,7 +193,7 @@ class Completer:
 
 
 def _purged(completion: Completion) -> Completion:
-    """Return the end of a delivery whose row a purge has removed, as the host is told of it."""
+    """Return what the host is told of a delivery whose row was removed by a purge."""
     if isinstance(completion, Attempted):
         outcome = msgspec.structs.replace(completion.outcome, error=PURGED)
         return Attempted(completion.delivery, outcome, DEAD)

@@ -115,7 +115,7 @@ class Hand:
                 del self._rows[row.id]
 
     def start(self, most: int) -> list[ClaimedDelivery]:
-        """Begin what may begin now in a slot, and return it, so many rows at the most."""
+        """Give slots to rows that may begin now, so many at the most, and return these rows."""
         assert self.lanes is not None  # noqa: S101  only who has slots asks
         rows = self.lanes.start(most)
         for row in rows:
@@ -124,7 +124,7 @@ class Hand:
         return rows
 
     def begin(self, row: ClaimedDelivery) -> None:
-        """Record that a row is in flight that needs no slot."""
+        """Record that a row is in flight; `start` does so for rows that get a slot."""
         held = self._rows.get(row.id)
         if held is None or held.state != "waiting":
             raise _refused(row, held, "in flight")

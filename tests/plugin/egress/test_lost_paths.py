@@ -104,7 +104,7 @@ async def test_a_slow_receiver_gets_a_large_request_once() -> None:
 async def test_each_request_on_a_kept_connection_has_the_bound_of_its_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the one before had; the kernel is told of a change only."""
+    """It does not depend on the request before. The option is set only when its value changes."""
     told: list[int] = []
     set_option = socket.socket.setsockopt
 

@@ -1,4 +1,4 @@
-"""What waits in order behind a delivery that does not end is told, with that delivery."""
+"""A finding names the delivery behind which others wait in order, if it does not end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +13,7 @@ from sqlalchemy import text
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue import continuous, notifier
+from flowactions_plugin.queue.lanes import AS_KNOWN, EVER, Due
 from flowactions_plugin.queue.notifier import (
     DEBOUNCE_SECONDS,
     PAYLOAD_BYTES,
@@ -22,7 +25,7 @@ from flowactions_plugin.queue.notifier import (
 )
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import Queue
+from tests.queueing import Queue, a_delivery
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -161,7 +164,7 @@ def named(*numbers: int) -> list[Named]:
 
 @given(st.sets(st.integers(-(1 << 63), (1 << 63) - 1), max_size=800), st.text(max_size=30))
 def test_a_payload_fits_and_names_all_or_none(numbers: set[int], organization: str) -> None:
-    """PostgreSQL takes no more bytes. Beyond, lanes are named by numbers; a worker that is told of none looks for all."""
+    """PostgreSQL takes no more bytes. If names do not fit, the payload has numbers; if these do not fit, it is empty."""
     lanes = {Named(each, organization, "https://hooks.example.com:443") for each in numbers}
     payload = payload_of(lanes)
     assert len(payload.encode()) <= PAYLOAD_BYTES < 8000
@@ -265,3 +268,14 @@ async def test_a_claim_takes_no_row_of_a_lane_whose_name_is_wrong(
         )
         assert await queue.store.claim([named]) == []
         assert [row.id for row in await queue.store.claim([ask])] == [row_id]
+
+
+@pytest.mark.parametrize(("ago", "since"), [(-100.0, AS_KNOWN), (1.0, EVER), (math.inf, EVER)])
+async def test_a_row_of_a_long_transaction_is_searched_for_from_the_first_entry(
+    queue: Queue, ago: float, since: int
+) -> None:
+    """Its due time may be earlier than what the lane's last claim has found; that of a row just written is not."""
+    told: list[Due] = []
+    queue.store._outbox.on_commit = told.append
+    queue.store._outbox.committed(a_delivery(), time.monotonic() - ago)
+    assert [due.since for due in told] == [since]
