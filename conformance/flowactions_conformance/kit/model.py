@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from flowactions_conformance.kit.support.compare import text_change
 from flowactions_conformance.kit.under_test import Action, Branch, Flow, Item, Loop, Step, SubFlow
 
+MOST_SHOWN: Final = 200
 Reached = Mapping[str, Any]
 """What the probe reports of a node that was reached: ``walk`` and ``node``."""
 
@@ -189,6 +190,19 @@ def when(drawn: Drawn, number: int) -> str:
     return "with the next from the last step" if number == len(steps) else "after the run had ended"
 
 
+CHANGED: Final = (
+    "the user's id or message is trimmed, escaped, rendered, normalized or cut before it becomes the walk's"
+)
+OF_ANOTHER: Final = (
+    "Walk is built from something else than the run, for example from the flow's own values or those of another run, or from "
+    "who is signed in"
+)
+OF_THE_STEP: Final = (
+    "the node is not recorded when the flow is opened, or Deferred names another step than the content step that comes next in the "
+    "walk (None at the end); or advance() is called with the step that the user leaves, and not with the one that comes"
+)
+ONE_OF_SEVERAL: Final = "of several nodes one after another, one is reached or recorded"
+CONTINUE: Final = ("failed", "skipped", "queued")
 HALTS: Final = (
     "the walk does not look at NodeResult.halt, or at the state `halted`, or does not keep it with the run"
 )
@@ -233,11 +247,17 @@ def _of_the_order(
         )
     if at < len(names) and extra not in names[at + 1 :] and (extra or at == len(ran)):
         missed = due[at]
-        cause = ""
-        if drawn.flow.pacing == "eager" and not ran:
-            cause = "Deferred is passed for a flow that is not client-paced, or the host starts reach() in the background and answers before it has ended: await it"
-        elif missed.around:
-            cause = f"what stands in a {missed.around[-1].kind} is left out, or a part of its rounds"
+        behind = str(config_of(due[at - 1]).get("status")) if at else ""
+        cause = _near(drawn, missed)
+        if behind in CONTINUE:
+            cause = f"the walk does not continue after a node with the status {behind!r}"
+        elif not cause and drawn.flow.pacing == "eager" and not ran:
+            cause = (
+                "Deferred is passed for a flow that is not client-paced, or the host starts reach() in the background and answers "
+                "before it has ended: await it"
+            )
+        elif not cause and drawn.flow.pacing == "deferred":
+            cause = OF_THE_STEP
         return Difference(
             "missing",
             f"{missed} was not reached {told}" + (f", and {extra} was" if extra else ""),
@@ -249,7 +269,7 @@ def _of_the_order(
             "missing",
             f"{due[at]} was left out {told}",
             **said,
-            cause=f"a node that stands {_near(drawn, due[at])} is lost",
+            cause=_near(drawn, due[at]) or ONE_OF_SEVERAL,
         )
     cause = (
         ""
@@ -262,12 +282,20 @@ def _of_the_order(
 
 
 def _near(drawn: Drawn, passage: Passage) -> str:
+    """Return in words what may be the reason that a node is lost, from what is around it or before it."""
     for flow in drawn.flows.values():
         for before, item in zip(flow.items, flow.items[1:], strict=False):
             if item == passage.item and not isinstance(before, (Step, Action)):
-                empty = isinstance(before, Branch) and not before.taken
-                return f"behind the {'empty arm of ' if empty else ''}{type(before).__name__.lower()} {name_of(before)}"
-    return f"in {passage.around[-1]}" if passage.around else "at this place"
+                empty = "the empty arm of " if isinstance(before, Branch) and not before.taken else ""
+                return f"what stands behind {empty}{type(before).__name__.lower()} {name_of(before)} is lost"
+    if not passage.around:
+        return ""
+    return f"what stands in a {passage.around[-1].kind} is left out, or a part of its rounds"
+
+
+def _short(value: object) -> object:
+    text = str(value)
+    return value if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}… ({len(text)} characters)"
 
 
 def _of_the_walk(drawn: Drawn, passage: Passage, reached: Reached, run: Run) -> Difference | None:
@@ -275,20 +303,15 @@ def _of_the_walk(drawn: Drawn, passage: Passage, reached: Reached, run: Run) -> 
     for field, value in run.walk.items():
         if walk[field] == value:
             continue
-        cause, more = "", ""
+        cause, more = OF_ANOTHER, text_change(value, walk[field])
+        if more or str(walk[field]).strip().lower() == value.strip().lower():
+            cause = CHANGED
         if any(walk[field] == sub.get(field) for sub in run.subs):
             more = ", but the sub-flow's"
-            cause = (
-                f"the nodes of a sub-flow get its own {field}: those of the opened flow stay (contract: Ids)"
-            )
+            cause = "the nodes of a sub-flow get its own flow_id or agent_id: those of the opened flow stay"
         of = f" ({run.kinds})" if run.kinds else ""
-        return Difference(
-            field,
-            f"{field} of the walk is not the run's{more}{text_change(value, walk[field])}{of}: at {passage}",
-            value,
-            walk[field],
-            cause,
-        )
+        what = f"{field} of the walk is not the run's{more}{of}: at {passage}"
+        return Difference(field, what, _short(value), _short(walk[field]), cause)
     kind, pacing = walk["pacing"]["kind"], drawn.flow.pacing
     if kind != pacing:
         cause = "Deferred is passed in every flow, or in none: pass it where the user goes from step to step"
@@ -325,7 +348,7 @@ def _of_the_passages(both: Sequence[tuple[Passage, Mapping[str, Any], int]]) -> 
         other = known[key]
         cause = "visit names the loop, and not which of its rounds this is, or not all of its digits"
         differs = [pair for pair in zip(other.around, passage.around, strict=False) if pair[0] != pair[1]]
-        if len({each["visit"] for _, each, _ in both}) == 1:
+        if walk["visit"] == "1":
             cause = "Walk.visit is left at its default: name the passage, for example loop:2"
         elif differs and differs[0][0].kind == "sub-flow":
             cause = "visit does not name the place from which the sub-flow was entered"

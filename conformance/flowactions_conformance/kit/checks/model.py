@@ -110,7 +110,7 @@ class Walks:
             f"{found.what}. The flow: {outline(smallest)}",
             expected=found.expected,
             actual=found.actual,
-            causes=(found.cause,) if found.cause else trial.check.causes,
+            causes=(found.cause,) if found.cause and not beside else trial.check.causes,
         )
 
     async def _smallest(
@@ -166,7 +166,7 @@ class Walks:
                 )
             turn = await self._through(turn, wanted, seen, new, meanwhile)
         run = self._run(drawn, user, content, kinds)
-        found = difference(drawn, wanted, seen, run) or _of_the_end(drawn, wanted, turn)
+        found = difference(drawn, wanted, seen, run) or _of_the_end(drawn, wanted, len(seen), turn)
         if found is not None:
             return found
         for _ in range(2):
@@ -301,7 +301,12 @@ async def _comes(holds: Callable[[], bool]) -> bool:
     return False
 
 
-def _of_the_end(drawn: Drawn, wanted: Expected, turn: Turn) -> Difference | None:
+def _of_the_end(drawn: Drawn, wanted: Expected, count: int, turn: Turn) -> Difference | None:
+    steps = len(wanted.groups)
+    if count < steps and not wanted.halted:
+        cause = "the run begins at a later step than its first, skips one, or is done as soon as its last step is shown"
+        what = "the run was done before the user had continued from its last step"
+        return Difference("end", what, f"{steps} times next, or {steps - 1} if open shows a step", turn, cause)
     if turn.done or turn.halted or (drawn.flow.pacing == "eager" and not wanted.halted):
         return None
     if wanted.halted:
