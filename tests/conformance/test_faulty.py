@@ -70,7 +70,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "drawn-14": ("MODEL-2", ""),
     "drawn-15": ("TENANCY-3", "the connection card does not name exactly the organization's agents whose flows "),
     "drawn-18": ("SAVING-1", "400"),
-    "drawn-19": ("MODEL-2", "the run begins at a later step than its first"),
+    "drawn-19": ("MODEL-2", "the run begins at a later step"),
     "back-door": ("AUTH-1 HTTP-1", "GET /v1/webhooks/outbox without a credential is answered 200", "AUTH-2"),
     "any-bearer": ("AUTH-1 AUTH-2", "with the credential 'garbage' is answered 200", "AUTH-4"),
     "nobody-may-change": ("AUTH-7", "a right that a person has does not work: POST /v1/webhooks/outbox/retry", "AUTH-1"),

@@ -15,6 +15,8 @@ from flowactions_conformance.kit.under_test import Action, Branch, Flow, Item, L
 THEMES: Final = ("rounds", "nested", "arms", "deep", "twice", "mixed")
 """What a flow has in any case. ``deep``: sub-flows in sub-flows, three deep; ``twice``: one that is entered from two places."""
 NEEDS: Final = {"arms": "branch", "deep": "subflow", "twice": "subflow"}
+STATUSES: Final = ("sent", "skipped", "failed", "queued")
+"""Of nodes, in turn: none of them ends a run."""
 MANY_ROUNDS: Final = 11
 """More than ten: rounds that are named by one digit, or sorted as texts, come out of order or twice."""
 
@@ -35,17 +37,20 @@ class Drawing:
     ) -> None:
         self._parts, self._draw, self._name, self._kinds = parts, draw, name, sorted(kinds)
         self._halts = halts
+        self._first = draw.randrange(len(STATUSES))
         self._counts: dict[str, int] = {}
         self._subs: list[Flow] = []
 
     def flow(self, theme: str = "mixed") -> Drawn:
-        """Draw a flow; ``theme`` is one of `THEMES`."""
+        """Draw a flow; ``theme`` is one of `THEMES`, or ``steps``: the flow begins with a step, and has a node between steps."""
         items = self._items(2)
         if self._kinds:
             items.insert(self._draw.randint(0, len(items)), self._theme(theme))
         # A node behind another one, for what halts and what is in order.
         for each in (self._node(), self._node(), self._step()):
             items.insert(self._draw.randint(0, len(items)), each)
+        if theme == "steps":
+            items = [self._step(), *items, self._node(), self._step()]
         if self._draw.random() < 0.7:  # a node at the end, behind the last step
             items.append(self._node())
         made = Drawn(self._made(self._name, items, self._parts.agent), tuple(self._subs))
@@ -70,8 +75,9 @@ class Drawing:
         return self._parts.step(self._new("s"))
 
     def _node(self) -> Action:
-        status = self._draw.choice(("sent", "sent", "queued", "skipped", "failed"))
-        return self._parts.probe(self._new("n"), text=self._name, status=status)
+        name = self._new("n")
+        status = STATUSES[(self._first + self._counts["n"]) % len(STATUSES)]
+        return self._parts.probe(name, text=self._name, status=status)
 
     def webhook(self) -> Action:
         """Return a webhook whose URL and secret only this flow has."""

@@ -175,7 +175,7 @@ def difference(
     both = [
         (passage, reached["walk"], number)
         for number, group in enumerate(groups)
-        for passage, reached in zip(group, seen[number], strict=True)
+        for passage, reached in zip(group, seen[number] if number < len(seen) else (), strict=True)
     ]
     return _of_the_passages(both) or (_of_the_steps(both) if drawn.flow.pacing == "deferred" else None)
 
@@ -199,7 +199,7 @@ OF_ANOTHER: Final = (
 )
 OF_THE_STEP: Final = (
     "the node is not recorded when the flow is opened, or Deferred names another step than the content step that comes next in the "
-    "walk (None at the end); or advance() is called with the step that the user leaves, and not with the one that comes"
+    "walk (None at the end); or advance() is called with the step that the user leaves; or the run begins at a later step"
 )
 ONE_OF_SEVERAL: Final = "of several nodes one after another, one is reached or recorded"
 CONTINUE: Final = ("failed", "skipped", "queued")

@@ -26,7 +26,7 @@ from flowactions_conformance.kit.model import (
     named,
     outline,
 )
-from flowactions_conformance.kit.outcomes import CheckFailed
+from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.client import attempt, pacings
 from flowactions_conformance.kit.trial import Trial
@@ -126,7 +126,7 @@ class Walks:
                 try:
                     await self.seed([less])
                     other = await self._walked(less, user, content, kinds)
-                except CheckFailed:
+                except (CheckFailed, DriverFault, NotTestable):  # a host may refuse it
                     continue
                 if other is not None and other.kind == found.kind:
                     drawn, found, again = less, other, True
@@ -321,7 +321,7 @@ def drawn_flows(trial: Trial, structured: bool, halts: str | None = None, name: 
     themes = [each for each in THEMES if structured and NEEDS.get(each) not in trial.session.lacks]
     return [
         Drawing(trial, trial.values.draw, f"{name}{number}", kinds, halts).flow(theme)
-        for number, theme in enumerate(themes or ["mixed"] * FLAT)
+        for number, theme in enumerate(themes or ["steps", *["mixed"] * (FLAT - 1)])
     ]
 
 
