@@ -497,6 +497,16 @@ def in_sub_flows(name: str, breaks: str, field: str, value: str) -> Fault:
 
 
 DRAWN_FLOWS = [
+    Fault("runs-nodes-itself", "The host runs the nodes before a step with each next, in place of advance().", (
+        ("walker.py", "            walk = _walk(run)\n", "            walk = _walk(run)\n            if paced:\n                continue\n"),
+        ("walker.py", "        advanced = await self._actions.advance(_walk(run), reached)\n", """        places = [number for number, item in enumerate(run.flow.items) if item["kind"] == "step"]
+        begin, end = places[position - 1] + 1 if position else 0, ([*places, None])[position]
+        for item in run.flow.items[begin:end]:
+            node = Node(id=item["id"], type=item["type"], config=item["config"])
+            await self._actions.reach(replace(_walk(run), visit=uuid4().hex), node)
+        advanced = await self._actions.advance(_walk(run), reached)
+"""),
+    )),
     in_sub_flows("sub-flow-id", "The nodes of a sub-flow have its own flow_id.", "flow_id", """f"{tenant}.{item['flow']}\""""),
     in_sub_flows("sub-flow-agent", "The nodes of a sub-flow have its own agent_id.", "agent_id", 'sub.data["agent"]'),
     of("engine", "app.py")("node-one-deep", "A node is looked for in a flow and the sub-flows directly in it.", 'item["flow"] not in seen:', 'item["flow"] not in seen and flow.id == number:'),

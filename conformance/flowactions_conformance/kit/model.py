@@ -198,8 +198,8 @@ OF_ANOTHER: Final = (
     "who is signed in"
 )
 OF_THE_STEP: Final = (
-    "the node is not recorded when the flow is opened, or Deferred names another step than the content step that comes next in the "
-    "walk (None at the end); or advance() is called with the step that the user leaves; or the run begins at a later step"
+    "Deferred names another step than the next content step (None at the end), advance() gets the step that the user leaves, "
+    "or the run begins at a later step"
 )
 ONE_OF_SEVERAL: Final = "of several nodes one after another, one is reached or recorded"
 CONTINUE: Final = ("failed", "skipped", "queued")

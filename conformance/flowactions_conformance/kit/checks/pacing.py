@@ -13,6 +13,8 @@ from flowactions_conformance.kit.under_test import Action, Flow, Item, Turn
 
 STEPS_SEEN: Final = {"pinned": 3, "live": 4}
 AGAIN_SECONDS: Final = 60.0
+AGAIN: Final = 3
+"""How often a client asks again that stays where it is."""
 
 
 @check(
@@ -38,6 +40,11 @@ async def doubled_next_runs_once(trial: Trial) -> None:
     client = await Client.opened(trial, flow)
     await client.go_to(0)
     turns = await asyncio.gather(*(attempt(trial, client.turn) for _ in range(4)))
+    for _ in range(AGAIN):
+        # On a busy machine, all four may have stayed while the node still ran: then the client asks again.
+        if any(turn is not None and turn.step_id != client.turn.step_id for turn in turns):
+            break
+        turns.append(await attempt(trial, client.turn))
     trial.equal(len(trial.reached("node")), 1, "a node did not run once with four next at the same time")
     trial.expect(
         len(trial.reached("behind")) <= 1,
