@@ -504,4 +504,46 @@ ALTERED = [
 """Further ones, each for a check that the others do not show to find anything."""
 
 
-FAULTS = [*INVENTED, *DRAWN, *ALTERED]
+PASSAGE = "_walk(run, run_id, place.visit)"
+SUB_ITEMS = 'sub.data["items"] if sub else [])\n'
+
+
+def in_sub_flows(name: str, breaks: str, field: str, value: str) -> Fault:
+    """Return a host whose nodes in sub-flows have a field of the sub-flow in their walks."""
+    marked = f"""                inner = [{{**each, "of": {value}}} if each["kind"] == "action" and "of" not in each else each for each in inner]\n"""
+    walked = f'replace({PASSAGE}, {field}=place.item.get("of", run.{field.removesuffix("_id")}))'
+    edits = (("walks.py", SUB_ITEMS, SUB_ITEMS + marked), ("walks.py", PASSAGE, walked))
+    return Fault(name, breaks, edits, "engine")
+
+
+DRAWN_FLOWS = [
+    Fault("runs-nodes-itself", "The host runs the nodes before a step with each next, in place of advance().", (
+        ("walker.py", "            walk = _walk(run)\n", "            walk = _walk(run)\n            if paced:\n                continue\n"),
+        ("walker.py", "        advanced = await self._actions.advance(_walk(run), reached)\n", """        places = [number for number, item in enumerate(run.flow.items) if item["kind"] == "step"]
+        begin, end = places[position - 1] + 1 if position else 0, ([*places, None])[position]
+        for item in run.flow.items[begin:end]:
+            node = Node(id=item["id"], type=item["type"], config=item["config"])
+            await self._actions.reach(replace(_walk(run), visit=uuid4().hex), node)
+        advanced = await self._actions.advance(_walk(run), reached)
+"""),
+    )),
+    in_sub_flows("sub-flow-id", "The nodes of a sub-flow have its own flow_id.", "flow_id", """f"{tenant}.{item['flow']}\""""),
+    in_sub_flows("sub-flow-agent", "The nodes of a sub-flow have its own agent_id.", "agent_id", 'sub.data["agent"]'),
+    of("engine", "app.py")("node-one-deep", "A node is looked for in a flow and the sub-flows directly in it.", 'item["flow"] not in seen:', 'item["flow"] not in seen and flow.id == number:'),
+    engine("rounds-reversed", "Rounds behind the first go through a loop from its end.", 'places(item["items"], f"', 'places(item["items"][:: 1 if number == 1 else -1], f"'),
+    engine("rounds-at-most-ten", "A loop has ten rounds at most.", 'range(1, item["times"] + 1)', 'range(1, min(item["times"], 10) + 1)'),
+    engine("lost-behind-an-empty-arm", "What stands behind an empty arm is left out.", '    for item in items:\n        if item["kind"] == "branch":\n', '    lost = False\n    for item in items:\n        if lost:\n            lost = False\n            continue\n        if item["kind"] == "branch":\n            lost = not item["taken"]\n'),
+    engine("halt-ignored-below", "A halt in a sub-flow or loop within another one is ignored.", "_node(place))).halt:", '_node(place))).halt and "/" not in place.visit:'),
+    engine("visit-of-the-sub-flow", "visit names the sub-flow, and not the place from which it was entered.", '"kind": "loop", "id": item["id"]', '"kind": "loop", "id": item["flow"]'),
+    engine("steps-of-each-round", "The steps of all rounds have the same ids.", 'return str(self.item["id"]) if self.visit == "1" else f"{self.item[\'id\']}@{self.visit}"', 'return str(self.item["id"])'),
+    engine("state-of-the-flow", "What is known of a run is kept for its flow: the second user is taken for the first.", "            run = msgspec.json.decode(row.data, type=Run)\n", '            run = msgspec.json.decode(row.data, type=Run)\n            run = self.__dict__.setdefault("_known", {}).setdefault(run.flow, run)\n'),
+    config("config-by-node-id", "Of two flows with the same node ids, one runs with the configs of the other.", 'self.__dict__.setdefault("_configs", {}).setdefault(item["id"], item["config"])'),
+    opening("content-cut-late", "A content is cut after 16,000 characters.", content="data.content[:16_000]"),
+    walker("skipped-ends", "A node that was skipped ends the run.", "            if result.halt:", '            if result.halt or result.status == "skipped":'),
+    walker("end-lost", "Nodes behind the last step of a client-paced flow are lost.", "            walk = _walk(run)\n", "            walk = _walk(run)\n            if paced and _step_after(flow, index) is None:\n                continue\n"),
+    walker("one-node-each-step", "Of several nodes before a step, only the last one is recorded.", "            walk = _walk(run)\n", '            walk = _walk(run)\n            if paced and flow.items[index + 1 : index + 2] and flow.items[index + 1]["kind"] == "action":\n                continue\n'),
+]  # fmt: skip
+"""Of flows with loops, branches, sub-flows and ids that repeat: those that the checks with a model must find in each run."""
+
+
+FAULTS = [*INVENTED, *DRAWN, *ALTERED, *DRAWN_FLOWS]

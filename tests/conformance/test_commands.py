@@ -130,7 +130,7 @@ def test_progress_is_told(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> No
         (Status.PASS, 1, 1.0),
     ):
         now[0] += seconds
-        progress.add(a_result("EAGER-1", status), slowness)
+        progress.add(a_result("EAGER-2", status), slowness)
     progress.close()
     said = "2 of 4 checks, 1 to look at, this machine is 6 times slower than needed, about 11 seconds left"
     if terminal:
@@ -145,15 +145,15 @@ class TestBaseline:
 
     def test_ids_and_reasons_are_read(self, tmp_path: Path) -> None:
         """Of TOML."""
-        (tmp_path / "b.toml").write_text('EAGER-1 = "slow"\n')
-        assert read_baseline(tmp_path / "b.toml") == {"EAGER-1": "slow"}
+        (tmp_path / "b.toml").write_text('EAGER-2 = "slow"\n')
+        assert read_baseline(tmp_path / "b.toml") == {"EAGER-2": "slow"}
 
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ('EAGER-1 = ""\n', "gives no reason for EAGER-1"),
-            ("EAGER-1 = true\n", "gives no reason for EAGER-1"),
-            ("EAGER-1\n", "cannot be read"),
+            ('EAGER-2 = ""\n', "gives no reason for EAGER-2"),
+            ("EAGER-2 = true\n", "gives no reason for EAGER-2"),
+            ("EAGER-2\n", "cannot be read"),
             ('A-1 = "x"\nA-1 = "y"\n', "cannot be read"),
             ('EAGER-999 = "x"\n', "names checks that do not exist: EAGER-999"),
         ],

@@ -52,10 +52,12 @@ README = [
 
 CI = [
     Combination(
-        "reference", "postgresql", ("EAGER", "HALT", "PACING", "DURABILITY-3", "SCALE-2", *sorted(LONG))
+        "reference",
+        "postgresql",
+        ("MODEL", "EAGER", "HALT", "PACING", "DURABILITY-3", "SCALE-2", *sorted(LONG)),
     ),
-    Combination("fastapi", "sqlite", ("PACING-2", "PACING-4", "TASK-3")),
-    Combination("odd", "sqlite", ("HTTP", "PACING-2", "PACING-4", "PACING-6", "PACING-11")),
+    Combination("fastapi", "sqlite", ("MODEL-2", "PACING-4", "TASK-3")),
+    Combination("odd", "sqlite", ("HTTP", "MODEL", "PACING-4", "PACING-6", "PACING-11")),
     Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "PACING-5")),
     Combination("single", "sqlite", ("AUTH", "EAGER-9")),
     Combination("mounted", "postgresql", ("EDIT", "HTTP", "LOAD", "TASK-1")),

@@ -209,7 +209,7 @@ def test_the_guide_can_be_followed(tmp_path: Path) -> None:
         served.until(lambda: (tmp_path / "first.log").read_text().endswith("Ctrl+C.\n"), serving)
         with terminal(second, "second.log") as running:
             served.until(lambda: served.serves(served.url_of(port)), running)
-            with terminal(f"{third.rstrip()} --check EAGER-1 --check LOAD-3\n", "third.log") as checking:
+            with terminal(f"{third.rstrip()} --check HALT-1 --check LOAD-3\n", "third.log") as checking:
                 assert checking.wait(SAFETY_SECONDS) == 0
             (again,) = re.findall(r"^  rerun     (.+)$", (tmp_path / "third.log").read_text(), re.MULTILINE)
             with terminal(f"{again}\n", "again.log") as checking:
@@ -289,7 +289,7 @@ class TestRestarts:
             try:
                 await until(lambda: served.serves(url), SAFETY_SECONDS)
                 ids = (
-                    *("EAGER-1", "TASK-2", "TASK-3", "SCALE-2", "SCALE-4"),
+                    *("HALT-1", "TASK-2", "TASK-3", "SCALE-2", "SCALE-4"),
                     *("DURABILITY-1", "DURABILITY-2"),
                 )
                 report = await checked(place, *ids, driver=RESTARTING)

@@ -24,6 +24,7 @@ GROUPS: Final = (
     "edit",
     "http",
     "task",
+    "model",
     "eager",
     "halt",
     "auth",

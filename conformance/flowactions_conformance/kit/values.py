@@ -49,6 +49,7 @@ TEXTS: Final[Mapping[str, Draw]] = {
     "a word that formats read": lambda draw: draw.choice(WORDS),
     "a number": lambda draw: draw.choice(NUMERALS),
     "long": lambda draw: f"{_word(draw)} e\u0301 " * 400,
+    "20,000 characters": lambda draw: (f"{_word(draw)} " * 5000)[:19_999] + ".",
 }
 NUMBERS: Final = (0, -1, 2**31, -(2**31) - 1, 2**53 - 1, 2**53 + 1, 2**63 - 1, 0.0, 0.1, 1e-7, 1.5e300)
 KEYS: Final[tuple[Draw, ...]] = (
@@ -95,7 +96,7 @@ class Values:
 
     def config(self) -> dict[str, Any]:
         """Return a config in which each kind of value stands at the top, in lists and in objects, under each kind of key."""
-        texts = [text for kind, text in self.texts() if kind != "long"]
+        texts = [text for kind, text in self.texts() if kind not in {"long", "20,000 characters"}]
         single: list[Any] = [*texts, *TIMES, *WORDS, *NUMERALS, *NUMBERS, True, False, None, [], {}]
         values = [*single, *([value] for value in single)]
         self.draw.shuffle(values)

@@ -268,7 +268,7 @@ class Opening(msgspec.Struct, rename="camel"):
     """The end user opens a flow."""
 
     user_id: Annotated[str, Meta(max_length=200)] = ""
-    content: Annotated[str, Meta(max_length=10_000)] = ""
+    content: Annotated[str, Meta(max_length=20_000)] = ""
 
 
 class Onward(msgspec.Struct):

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.chat import connect
 from flowactions_conformance.kit.support.client import hides, pacings, walked
-from flowactions_conformance.kit.support.compare import text_change
 from flowactions_conformance.kit.support.deliveries import ALWAYS, retried_without_its_origin, until_dead
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
-
-
-@check(
-    "EAGER-1",
-    profile="core",
-    clause="contract: Advancing; spec 3.2",
-    causes=(
-        "the host starts reach() in the background and answers before it has ended: await it",
-        "the host passes Deferred for a flow that is not client-paced",
-    ),
-)
-async def runs_before_open_returns(trial: Trial) -> None:
-    """Each action node of an eager flow has run when the flow has been opened."""
-    flow = trial.flow(trial.step("a"), trial.probe("one"), trial.step("b"), trial.probe("two"))
-    await trial.seed(flow)
-    await trial.open(flow)
-    ran = [event.data["node"]["id"] for event in trial.reached(kind="reached")]
-    expected = [trial.of_host(trial.id("one")), trial.of_host(trial.id("two"))]
-    trial.equal(ran, expected, "the action nodes had not run, in order, when open() returned")
 
 
 @check(
@@ -49,83 +28,6 @@ async def delivers_a_webhook(trial: Trial) -> None:
     await trial.open(flow, user="Ada", content="two")
     arrived = await trial.until_arrived("order")
     trial.equal(arrived[0].body, '{"user": "Ada", "content": "two"}', "the webhook arrived with another body")
-
-
-AT_ONCE: Final = 4
-"""Runs of a flow that are opened at the same time."""
-
-GIVES_THE_WALK: Final = (
-    "the user's id or message is trimmed, escaped or rendered before it becomes the walk's",
-    "the message is normalized, or cut at the width of a column or at a limit of the client's",
-    "Walk is built from something else than the run, for example from the flow's own values",
-    "organization_id is taken from who is signed in, and not from the flow",
-)
-
-
-@check(
-    "EAGER-3",
-    profile="core",
-    clause="contract: Structs (Walk), Ids; spec 2.3",
-    causes=GIVES_THE_WALK,
-    covers=("users", "texts"),
-)
-async def gives_the_walk(trial: Trial) -> None:
-    """The walk that arrives at a node has the organization, agent, flow, user and content of the run."""
-    for pacing in pacings(trial):
-        flow = trial.flow(trial.step("a"), trial.probe("node"))
-        await trial.seed(flow)
-        for user, content, kinds in trial.values.runs():
-            await walked(trial, flow, user, content)
-            events = trial.reached("node")
-            trial.expect(events, "the node was not reached")
-            walk = events[-1].data["walk"]
-            for field, expected in {
-                "organizationId": trial.of_host(trial.organization),
-                "agentId": trial.of_host(trial.agent),
-                "flowId": trial.of_host(flow.id),
-                "userId": user,
-                "content": content,
-            }.items():
-                change = text_change(expected, walk[field])
-                trial.equal(walk[field], expected, f"{field} of the walk is not the run's{change} ({kinds})")
-            trial.equal(
-                walk["pacing"]["kind"],
-                pacing,
-                "the walk of a flow has another pacing than the flow",
-                causes=(
-                    "Deferred is passed in every flow, or in none: pass it where the user goes from step to step",
-                ),
-            )
-
-
-@check(
-    "EAGER-4",
-    profile="core",
-    clause="contract: Ids; spec 2.5",
-    causes=(
-        "run_id is the flow's id, the user's or the session's, and not new for every run",
-        "run_id is made of the time, so two runs of one moment share it",
-    ),
-)
-async def makes_a_run_of_each_opening(trial: Trial) -> None:
-    """Each opening of a flow is a run of its own: its run id is new, and receivers see another event."""
-    flow = trial.flow(trial.probe("node"), trial.webhook("order"))
-    await trial.seed(flow)
-    # Of the same user with the same content: nothing but the run tells the two apart.
-    await trial.open(flow)
-    await trial.open(flow)
-    await asyncio.gather(*(trial.open(flow) for _ in range(AT_ONCE)))
-    count = 2 + AT_ONCE
-    runs = [event.data["walk"]["runId"] for event in trial.reached("node")]
-    trial.equal(len(runs), count, f"the node was not reached once in each of {count} runs")
-    trial.expect(len(set(runs)) == count, "two runs of a flow have the same run_id", actual=runs)
-    trial.expect(trial.of_host(flow.id) not in runs, "run_id is the flow's id", actual=runs)
-    events = [arrival.event_id for arrival in await trial.until_arrived("order", count)]
-    trial.expect(
-        len(set(events)) == count,
-        "the webhooks of two runs have the same event id, so receivers drop the second one",
-        actual=events,
-    )
 
 
 @check(

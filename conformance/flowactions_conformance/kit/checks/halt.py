@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.support.client import Client, pacings, walked
+from flowactions_conformance.kit.support.client import pacings, walked
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
 
@@ -46,55 +46,3 @@ async def goes_on_after_a_failure(trial: Trial) -> None:
             ["failed", "skipped", "queued", "crashed", "unwritten", "last"],
             "the walk did not continue to its end",
         )
-
-
-@check(
-    "HALT-2",
-    profile="core",
-    clause="contract: facade (reach), Structs (NodeResult.halt); spec 7.1",
-    causes=(
-        "the walk does not look at NodeResult.halt",
-        "only the failed ones of the results that halt are obeyed: `halt` alone says whether to stop",
-        "the halt is not kept with the run, so that the next call continues",
-    ),
-)
-async def stops_at_a_halt(trial: Trial) -> None:
-    """A node that halts stops the run: nothing behind it is reached, then or later. Other runs go on."""
-    for _ in pacings(trial):
-        for status in ("failed", "skipped", "sent"):
-            first, second = f"first-{status}", f"second-{status}"
-            flow = trial.flow(
-                trial.step(f"a-{status}"),
-                trial.probe(first, halt="halted", status=status),
-                trial.step(f"b-{status}"),
-                trial.probe(second),
-                name=f"flow-{status}",
-            )
-            await trial.seed(flow)
-            before = len(trial.ran())
-            client = await Client.opened(trial, flow, content="halted")
-            turn = client.turn
-            await client.try_next(4)
-            turn = turn if flow.pacing == "eager" else client.turn
-            trial.equal(len(trial.reached(first)), 1, "the node that halts was not reached once")
-            trial.expect(
-                not trial.reached(second),
-                f"a node was reached behind one that halts (its status is {status})",
-                actual=trial.ran(),
-            )
-            trial.expect(
-                turn.done or turn.halted,
-                f"the run continues after a node that halts (its status is {status})",
-                actual=turn,
-            )
-            trial.equal(
-                trial.ran(before),
-                [first],
-                "a run that was halted went on with next, or its node was reached again",
-            )
-            await walked(trial, flow, content="not halted")
-            trial.equal(
-                trial.ran(before),
-                [first, first, second],
-                "after a run was halted, another run of its flow does not go to its end",
-            )

@@ -2,71 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.client import Client, pacings, walked
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Branch, Loop, SubFlow
-
-ROUNDS: Final = 11
-"""More than ten: rounds that are named by one digit, or sorted as texts, come out of order or twice."""
-
-
-@check(
-    "LOOPS-1",
-    profile="loops",
-    clause="contract: Ids (visit; each passage has its own step ids), Advancing; spec 2.5, 3.2",
-    causes=(
-        "Walk.visit is left at its default: name the passage, for example loop:2",
-        "visit names the loop, and not which of its rounds this is",
-        "the step's id in the flow is given for each round: make one of step and passage, for advance() and Deferred",
-    ),
-)
-async def rounds_are_apart(trial: Trial) -> None:
-    """A node that a run comes by several times runs in each round, with a visit, an event id and a step of its own."""
-    for pacing in pacings(trial):
-        items = (trial.probe("before"), trial.step("a"), trial.probe("behind"), trial.webhook("order"))
-        flow = trial.flow(Loop(id=trial.id("loop"), times=ROUNDS, items=items), trial.step("z"))
-        await trial.seed(flow)
-        client = await Client.opened(trial, flow)
-        if pacing == "eager":
-            names = ["before", "behind"] * ROUNDS
-            trial.equal(trial.ran(), names, "the nodes of a loop did not run in each round")
-        else:
-            trial.equal(trial.ran(), [], "action nodes ran when the client-paced flow was opened")
-            trial.equal(
-                [names for names in await client.to_end() if names],
-                [["before"], *[["behind", "before"]] * (ROUNDS - 1), ["behind"]],
-                "the nodes of a loop did not run with the next to the step of their round (a list for each next)",
-            )
-            steps = [event.data["walk"]["pacing"].get("nextStepId") for event in _reached(trial, "before")]
-            trial.equal(len(set(steps)), ROUNDS, f"the rounds of a loop have the same step ids: {steps}")
-        _passages_are_apart(trial, "before", ROUNDS)
-        await _events_are_apart(trial, "order", ROUNDS)
-
-
-@check(
-    "LOOPS-3",
-    profile="loops",
-    clause="contract: Ids (visit)",
-    causes=(
-        "visit counts the rounds of the innermost loop only: name those of all loops around, as in outer:3/inner:1",
-        "visit names rounds and not loops, so that the rounds of two loops are the same",
-    ),
-)
-async def nested_loops_are_apart(trial: Trial) -> None:
-    """Each passage through nested loops has a visit and steps of its own."""
-    for pacing in pacings(trial):
-        inner = Loop(id=trial.id("inner"), times=2, items=(trial.probe("node"), trial.step("a")))
-        flow = trial.flow(Loop(id=trial.id("outer"), times=3, items=(inner,)), trial.step("z"))
-        await trial.seed(flow)
-        await walked(trial, flow)
-        count = len(_reached(trial, "node"))
-        trial.equal(count, 6, f"a node in nested loops did not run in each round ({pacing})")
-        _passages_are_apart(trial, "node", 6)
+from flowactions_conformance.kit.under_test import Loop, SubFlow
 
 
 @check(
@@ -106,59 +47,6 @@ async def sub_flows_are_apart(trial: Trial) -> None:
                     "verified",
                     f"a sub-flow's webhook is not signed with its secret ({version})",
                 )
-
-
-@check(
-    "LOOPS-5",
-    profile="loops",
-    clause="contract: Advancing; spec 3.2",
-    causes=(
-        "the nodes of all arms are reached, and the steps of one are shown: reach what the run comes by",
-        "a node is recorded against the step that follows it in the flow's list, and not in the run",
-    ),
-    needs=("branch",),
-)
-async def untaken_branches_do_not_run(trial: Trial) -> None:
-    """The nodes of an arm that the run does not take never run, and those of the one that it takes do."""
-    node = trial.probe
-    for _ in pacings(trial):
-        first = Branch(
-            id=trial.id("first"),
-            taken=(node("taken"), trial.step("t"), node("taken-too")),
-            other=(node("other"), trial.step("o"), node("other-too")),
-        )
-        empty = Branch(id=trial.id("empty"), other=(node("nothing"), trial.step("n")))
-        flow = trial.flow(trial.step("a"), node("before"), first, empty, node("after"), trial.step("z"))
-        await trial.seed(flow)
-        await walked(trial, flow)
-        names = ["before", "taken", "taken-too", "after"]
-        trial.equal(trial.ran(), names, "other nodes ran than those of the arm that the run takes")
-
-
-@check(
-    "LOOPS-6",
-    profile="loops",
-    clause="contract: Advancing (`halted`); spec 7.1",
-    causes=(
-        "a halt ends the loop or the sub-flow in which it came, and not the run",
-        "the state `halted` is looked at for the outer flow only",
-    ),
-    needs=("subflow",),
-)
-async def a_halt_ends_the_run(trial: Trial) -> None:
-    """A node that halts in a sub-flow within a loop ends the whole run."""
-    for _ in pacings(trial):
-        halting = trial.probe("halting", halt=True, status="failed")
-        sub = trial.flow(halting, trial.step("s"), trial.probe("in-the-sub-flow"), name="sub")
-        place = SubFlow(id=trial.id("place"), flow=sub.id)
-        loop = Loop(id=trial.id("loop"), times=2, items=(place, trial.probe("in-the-loop"), trial.step("l")))
-        flow = trial.flow(loop, trial.probe("behind"), trial.step("z"))
-        await trial.seed(sub, flow)
-        client = await Client.opened(trial, flow)
-        await client.try_next(4)
-        trial.equal(trial.ran(), ["halting"], "nodes ran behind one that halts in a sub-flow")
-        ended = client.turn.done or client.turn.halted
-        trial.expect(ended, "the run continues after a halt in a sub-flow", actual=client.turn)
 
 
 @check(

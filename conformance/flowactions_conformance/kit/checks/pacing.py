@@ -13,54 +13,8 @@ from flowactions_conformance.kit.under_test import Action, Flow, Item, Turn
 
 STEPS_SEEN: Final = {"pinned": 3, "live": 4}
 AGAIN_SECONDS: Final = 60.0
-
-
-@check(
-    "PACING-2",
-    profile="pacing",
-    clause="contract: Advancing, Structs (Deferred, Deferred(None)); spec 3.2",
-    causes=(
-        "pacing is left out of Walk, whose default is eager: pass Deferred(next_step_id) in a client-paced flow",
-        "Deferred names the step before the node, or the first one: it is the content step that comes next in the walk",
-        "advance() is called with the step that the user leaves, and not with the one that comes",
-        "nodes are reached again on next although they were recorded when the flow was opened",
-        "advance(walk, None) is not called when the user continues from the last step, or nodes behind it are recorded against it",
-        "the run is done as soon as its last step is shown, so that the user cannot continue from it",
-    ),
-)
-async def runs_at_its_step(trial: Trial) -> None:
-    """A node runs once, in the order of the walk, with the `next` to the step behind it, or to the end of the run."""
-    flow = long_flow(trial)
-    await trial.seed(flow)
-    client = await Client.opened(trial, flow)
-    trial.equal(trial.ran(), [], "action nodes ran when the client-paced flow was opened")
-    seen: list[list[str]] = []
-    shown: list[str | None] = []
-    for number in range(4):
-        before = len(trial.ran())
-        if client.at < number:
-            await client.go_to(number)
-        seen.append(trial.ran(before))
-        shown += [client.turn.step_id] * len(seen[-1])
-    trial.equal(
-        seen,
-        [["before-a"], [], ["before-c-1", "before-c-2"], ["before-d"]],
-        "action nodes did not run with the next to the step behind them (a list for each of the steps a, b, c, d)",
-    )
-    recorded = [event.data["walk"]["pacing"].get("nextStepId") for event in trial.reached(kind="reached")]
-    # The ids are the host's, and need not be those of the steps that it shows: each passage of a loop has its own.
-    trial.equal(
-        [recorded.index(step) for step in recorded],
-        [shown.index(step) for step in shown],
-        "nodes of one step were recorded against several, or those of several against one",
-    )
-    before = len(trial.ran())
-    turn = await client.next()
-    end = ["end-1", "end-2"]
-    trial.equal(trial.ran(before), end, "nodes behind the last step did not run at the end of the flow")
-    trial.expect(turn.done, "the run is not done after the next from its last step", actual=turn)
-    await client.try_next()
-    trial.equal(trial.ran(before), end, "nodes behind the last step ran again")
+AGAIN: Final = 3
+"""How often a client asks again that stays where it is."""
 
 
 @check(
@@ -86,6 +40,11 @@ async def doubled_next_runs_once(trial: Trial) -> None:
     client = await Client.opened(trial, flow)
     await client.go_to(0)
     turns = await asyncio.gather(*(attempt(trial, client.turn) for _ in range(4)))
+    for _ in range(AGAIN):
+        # On a busy machine, all four may have stayed while the node still ran: then the client asks again.
+        if any(turn is not None and turn.step_id != client.turn.step_id for turn in turns):
+            break
+        turns.append(await attempt(trial, client.turn))
     trial.equal(len(trial.reached("node")), 1, "a node did not run once with four next at the same time")
     trial.expect(
         len(trial.reached("behind")) <= 1,
@@ -187,55 +146,6 @@ async def does_not_trust_the_client(trial: Trial) -> None:
             return
     await client.go_to(1)
     trial.equal(trial.ran(), ["before-a"], "after a forged step, next does not continue as it should")
-
-
-@check(
-    "PACING-9",
-    profile="pacing",
-    clause="contract: Ids, Advancing (the walk as it was recorded); spec 3.2",
-    causes=(
-        "run_id is the flow's or the agent's id: two users in one flow then share their records",
-        "the pacing, the user or the position is kept for the flow or the process, and not for the run",
-    ),
-)
-async def runs_are_apart(trial: Trial) -> None:
-    """Several runs of a flow, also of one user, do not affect each other. An eager flow beside them stays eager."""
-    paced = trial.flow(
-        trial.step("a"), trial.probe("node"), trial.step("b"), trial.probe("end"), pacing="deferred"
-    )
-    eager = trial.flow(trial.step("c"), trial.probe("eager"), name="eager-flow")
-    await trial.seed(paced, eager)
-    ada = await Client.opened(trial, paced, user="Ada", content="of Ada")
-    zoe = await Client.opened(trial, paced, user="Zoë", content="of Zoë")
-    again = await Client.opened(trial, paced, user="Ada", content="of Ada again")
-    await trial.open(eager, user="Eve")
-    trial.equal(
-        _who(trial), [("eager", "Eve")], "beside client-paced runs, an eager one did not run, or not alone"
-    )
-    await ada.go_to(1)
-    await ada.next()
-    expected = [("eager", "Eve"), ("node", "Ada"), ("end", "Ada")]
-    said = [event.data["walk"]["content"] for event in trial.reached(kind="reached")[1:]]
-    trial.equal(said, ["of Ada"] * 2, "a user has two runs of a flow, and the next of one went on in the other")
-    trial.equal(_who(trial), expected, "one user's next ran nodes of another run, or not all of its own")
-    await zoe.go_to(1)
-    await zoe.next()
-    expected += [("node", "Zoë"), ("end", "Zoë")]
-    trial.equal(_who(trial), expected, "the second user's next did not run the nodes of their run")
-    await again.go_to(1)
-    await again.next()
-    expected += [("node", "Ada"), ("end", "Ada")]
-    trial.equal(_who(trial), expected, "the second run of a user did not run its nodes")
-    for name in ("node", "end"):
-        said = [event.data["walk"]["content"] for event in trial.reached(name)]
-        trial.equal(
-            said, ["of Ada", "of Zoë", "of Ada again"], "the walk of one run has the content of another run"
-        )
-
-
-def _who(trial: Trial) -> list[tuple[str, str]]:
-    events = trial.reached(kind="reached")
-    return [(event.data["node"]["config"]["name"], event.data["walk"]["userId"]) for event in events]
 
 
 @check(
