@@ -58,12 +58,12 @@ ROOMS: Final = {
     "flowactions_plugin/*": Weight(python=1276, other=0, files=12),
     "flowactions_plugin": Weight(python=34650, other=1750, files=245),
     "hookspecs": Weight(python=3331, other=0, files=26),
-    "conformance": Weight(python=14384, other=2671, files=134),
-    "tests": Weight(python=79931, other=130, files=443),
+    "conformance": Weight(python=15093, other=2671, files=137),
+    "tests": Weight(python=80173, other=130, files=444),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 82425, "decisions": 28, "lines of the changelog": 50, "longest decision": 37}
+TEXTS: Final = {"words of docs": 82479, "decisions": 28, "lines of the changelog": 50, "longest decision": 37}
 
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
