@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from types import TracebackType
 from typing import Final, Self
 
 TICK_SECONDS: Final = 0.25
+
+SHARED_SECONDS: Final = 0.05
+"""Deadlines that pass within this time share a timer, and end up to so much late: a timer for each attempt costs more than its signature."""
 
 GRACE_SECONDS: Final = 0.5
 """For so long, what has arrived during a stall is read, before any deadline that has passed meanwhile ends its attempt."""
@@ -23,7 +27,6 @@ class LagMeter:
 
     Attributes:
         now: the clock.
-        deadlines: those that wait for the end of a stall.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -31,7 +34,8 @@ class LagMeter:
         self._lost = self._longest = 0.0
         self._due = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        self.deadlines: set[asyncio.Timeout] = set()
+        self._until = -math.inf  # no deadline passes before that, by the event loop's clock
+        self._deadlines: dict[int, set[Deadline]] = {}  # by the number of their timer
 
     def __enter__(self) -> Self:
         self._tick()
@@ -50,10 +54,7 @@ class LagMeter:
             self._longest = max(self._longest, now - self._due)
             self._due = now
             # After a stall, the event loop runs timers before it reads.
-            until = asyncio.get_running_loop().time() + GRACE_SECONDS
-            for each in self.deadlines:
-                if not each.expired() and (each.when() or 0.0) < until:
-                    each.reschedule(until)
+            self._until = asyncio.get_running_loop().time() + GRACE_SECONDS
         return self._lost
 
     def running(self) -> float:
@@ -70,7 +71,65 @@ class LagMeter:
         longest, self._longest = self.longest(), 0.0
         return longest
 
+    def share(self, deadline: Deadline, at: float) -> set[Deadline]:
+        """Have a deadline end its block at a time of the event loop, or a little later; return those among which it waits."""
+        number = int(at / SHARED_SECONDS) + 1
+        waiting = self._deadlines.get(number)
+        if waiting is None:
+            waiting = self._deadlines[number] = set()
+            asyncio.get_running_loop().call_at(number * SHARED_SECONDS, self._pass, number)
+        waiting.add(deadline)
+        return waiting
+
+    def _pass(self, number: int) -> None:
+        self.lost()
+        is_over = asyncio.get_running_loop().time() >= self._until
+        for deadline in self._deadlines.pop(number):
+            if is_over:
+                deadline.end()
+            else:
+                deadline.waiting = self.share(deadline, self._until)
+
     def _tick(self) -> None:
         self.lost()
         self._due = self.now() + TICK_SECONDS
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+
+
+class Deadline:
+    """Ends the block that it is entered for with ``TimeoutError`` when its time is up.
+
+    Args:
+        meter: puts it off after a stall.
+        seconds: how long the block may take.
+
+    Attributes:
+        waiting: those that share its timer.
+        expired: whether the time was up.
+    """
+
+    __slots__ = ("_cancelling", "_meter", "_seconds", "_task", "expired", "waiting")
+
+    def __init__(self, meter: LagMeter, seconds: float) -> None:
+        self._meter = meter
+        self._seconds = seconds
+        self.expired = False
+
+    def __enter__(self) -> Self:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  a coroutine runs in a task
+        self._task, self._cancelling = task, task.cancelling()
+        self.waiting = self._meter.share(self, asyncio.get_running_loop().time() + self._seconds)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.waiting.discard(self)
+        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise TimeoutError from error
+
+    def end(self) -> None:
+        """End the block: its time is up."""
+        self.expired = True
+        self._task.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -23,7 +22,7 @@ from flowactions_plugin.egress.attempt import (
     retry_after,
 )
 from flowactions_plugin.egress.destination import Destination
-from flowactions_plugin.egress.lag import LagMeter
+from flowactions_plugin.egress.lag import Deadline, LagMeter
 from flowactions_plugin.egress.resources import shortage
 from flowactions_plugin.egress.signature import (
     attempt_headers,
@@ -97,18 +96,15 @@ class Sender:
         response: Response | None = None
         failure: Exception | None = None
         lost_before = self.lag.lost()
-        deadline = asyncio.timeout(self._deadline_seconds)
-        self.lag.deadlines.add(deadline)
+        deadline = Deadline(self.lag, self._deadline_seconds)
         try:
-            async with deadline:
+            with deadline:
                 destination = await self._validate(message.url)
                 headers = self._headers(message, secret, int(now))
                 request = Request(message.method, destination, headers, message.body, progress)
                 response = await self._transport.send(request)
         except Exception as exc:  # noqa: BLE001  the stack beneath raises far more than it documents
             failure = exc
-        finally:
-            self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         lost = self.lag.lost() - lost_before
         response = response or progress.response  # cut short, it counts by its status
@@ -117,7 +113,7 @@ class Sender:
             refused = isinstance(failure, EgressRefused) or (
                 progress.blamed is True and isinstance(failure, ProxyFailed) and failure.status in REFUSALS
             )
-            timed_out = deadline.expired()
+            timed_out = deadline.expired
             aborted = None if refused else self._aborted(failure, progress, lost, timed_out=timed_out)
             if aborted is not None and (forgives or aborted.cause != "stall"):
                 return aborted

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from flowactions_plugin.egress.attempt import Aborted, Outcome, Request, Response
-from flowactions_plugin.egress.lag import TICK_SECONDS, LagMeter
+from flowactions_plugin.egress.lag import TICK_SECONDS, Deadline, LagMeter
 from flowactions_plugin.egress.sender import Sender
 from tests.sending import Message, validate
 
@@ -55,7 +55,10 @@ async def test_what_was_lost_before_an_attempt_excuses_nothing() -> None:
                 assert found.error == "timed out after 0.02 s while resolving the name"
 
 
-async def test_what_has_arrived_during_a_stall_is_read_although_the_deadline_has_passed() -> None:
+@pytest.mark.parametrize("deadline", [0.1, 1])
+async def test_what_has_arrived_during_a_stall_is_read_although_the_deadline_has_passed(
+    deadline: float,
+) -> None:
     """The event loop runs timers before it reads: after a stall, they wait for it."""
 
     class Late:
@@ -68,9 +71,49 @@ async def test_what_has_arrived_during_a_stall_is_read_although_the_deadline_has
         async def aclose(self) -> None: ...
 
     with LagMeter(time.monotonic) as lag:
-        sender = Sender(Late(), validate, lambda: 0.0, lambda: 0.0, lag, deadline_seconds=1)
+        sender = Sender(Late(), validate, lambda: 0.0, lambda: 0.0, lag, deadline_seconds=deadline)
         found = await sender.send(Message(), None)
         assert isinstance(found, Outcome)
         assert (found.status_code, found.error) == (200, None)
         assert found.stalled_ms > 1000
-        assert lag.deadlines == set()
+
+
+async def test_deadlines_that_share_a_timer_end_their_own_blocks_and_none_early() -> None:
+    """What is over before, or is cancelled by others, is not ended by its deadline."""
+    clock, meter = asyncio.get_running_loop().time, LagMeter(time.monotonic)
+
+    async def block(seconds: float, deadline: float = 0.02) -> float:
+        began = clock()
+        try:
+            with Deadline(meter, deadline):
+                await asyncio.sleep(seconds)
+        except TimeoutError:
+            assert clock() - began >= deadline
+            return -1
+        await asyncio.sleep(0.1)  # its timer passes meanwhile
+        return seconds
+
+    cancelled = asyncio.ensure_future(block(60, 60))
+    asyncio.get_running_loop().call_later(0.01, cancelled.cancel)
+    found = await asyncio.gather(
+        block(0), block(60), block(60, 0.019), block(60, 0.06), cancelled, return_exceptions=True
+    )
+    assert found[:4] == [0, -1, -1, -1]
+    assert isinstance(found[4], asyncio.CancelledError)
+
+
+async def test_a_deadline_that_passes_as_its_block_is_cancelled_does_not_hide_that() -> None:
+    """A worker that stops is not told of a time-out."""
+    meter = LagMeter(time.monotonic)
+
+    async def block() -> None:
+        with Deadline(meter, 0.01) as deadline:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                assert deadline.expired
+                task.cancel()
+
+    task = asyncio.ensure_future(block())
+    with pytest.raises(asyncio.CancelledError):
+        await task
