@@ -259,15 +259,20 @@ class Executor:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self.hand.attempted(delivery)
         self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
+        if self._episodes.any:
+            self._go_on(delivery, outcome)
+        chance = random.random()  # noqa: S311  no secret
+        schedule = self._retry_schedule if kind == HTTP else ()
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
+        self.completer.complete(Attempted(delivery, outcome, change))
+
+    def _go_on(self, delivery: ClaimedDelivery, outcome: Outcome) -> None:
+        """Log what is over, as an attempt came to an end."""
         over: list[Hashable] = ["stall", "resources", delivery.origin, (CHAT, delivery.organization_id)]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]
         for _ in range(self._episodes.end(*over)):
             log.info("deliveries continue", extra={"event": "deliveries.go_on"})
-        chance = random.random()  # noqa: S311  no secret
-        schedule = self._retry_schedule if kind == HTTP else ()
-        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
-        self.completer.complete(Attempted(delivery, outcome, change))
 
     def _postpone(self, delivery: ClaimedDelivery, delay: float, reason: str, failure: str | None) -> None:
         """Give back a delivery that waits for something that is not of this side; a channel at its limit has answered."""

@@ -119,16 +119,15 @@ class Hand:
         assert self.lanes is not None  # noqa: S101  only who has slots asks
         rows = self.lanes.start(most)
         for row in rows:
-            self.begin(row)
-            self._rows[row.id].has_slot = True
+            self.begin(row, has_slot=True)
         return rows
 
-    def begin(self, row: ClaimedDelivery) -> None:
+    def begin(self, row: ClaimedDelivery, *, has_slot: bool = False) -> None:
         """Record that a row is in flight; `start` does so for rows that get a slot."""
         held = self._rows.get(row.id)
         if held is None or held.state != "waiting":
             raise _refused(row, held, "in flight")
-        held.state = "in flight"
+        held.state, held.has_slot = "in flight", has_slot
 
     # From its end until that is written
 

@@ -50,6 +50,11 @@ class Episodes:
     def __init__(self) -> None:
         self._open: set[Hashable] = set()
 
+    @property
+    def any(self) -> bool:
+        """Whether any condition holds."""
+        return bool(self._open)
+
     def begin(self, key: Hashable) -> bool:
         """Record that a condition holds; return whether that is new, and so to be logged."""
         if key in self._open:
@@ -61,8 +66,6 @@ class Episodes:
 
     def end(self, *keys: Hashable) -> int:
         """Record that conditions have ended; return how many of them were recorded."""
-        if not self._open:
-            return 0
         before = len(self._open)
         self._open.difference_update(keys)
         return before - len(self._open)

@@ -27,12 +27,26 @@ from flowactions_plugin.storage.schema import outbox
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
-_NOTHING: Final = {
-    **dict.fromkeys(("status_code", "number", "phases", "rounds", "waits")),
-    **dict.fromkeys(("granted", "delay_ms", "started_at", "duration_ms"), 0),
-    "response": "",
-}
-"""What the end of a claim has in these columns if no attempt was made."""
+
+class Done(msgspec.Struct, kw_only=True):
+    """The end of a claim, as a row of the parameter ``done``; the defaults: no attempt was made."""
+
+    id: str
+    token: str
+    status: str
+    error: str | None
+    error_class: str | None
+    response: str = ""
+    phases: str | None = None
+    granted: int = 0
+    status_code: int | None = None
+    number: int | None = None
+    duration_ms: int = 0
+    rounds: int | None = None
+    waits: int | None = None
+    delay_ms: int = 0
+    started_at: int = 0
+
 
 MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
 """What the reason of a cancelled delivery ends with, until it is known what its worker did."""
@@ -66,7 +80,7 @@ class OutcomeStore:
         logs, at_once = any(map(is_logged, completions)), database.sql.is_server
         completing = database.built(statement, "complete_and_log" if logs and at_once else "complete")
         logging = database.built(statement, "log") if logs and not at_once else None
-        given = {"done": database.sql.json_rows([_values(each) for each in completions])}
+        given = {"done": database.sql.json_rows([done_of(each) for each in completions])}
 
         def write(connection: Connection) -> Sequence[Any]:
             written = connection.execute(completing, given).all()
@@ -94,6 +108,8 @@ class OutcomeStore:
 
 def _kept(response: bytes) -> str:
     """Return a response as text, of no more bytes than a response may have: what is not text takes three bytes."""
+    if not response:
+        return ""
     shown = response.decode(errors="replace").replace("\0", "\ufffd").encode()
     return shown[:RESPONSE_KEPT_BYTES].decode(errors="ignore")
 
@@ -126,38 +142,39 @@ def phases_text(completion: Attempted) -> str | None:
     return msgspec.json.encode(kept).decode() if kept else None
 
 
-def _values(completion: Completion) -> dict[str, Any]:
-    """Return the end of a claim as a row of the parameter ``done``."""
+def done_of(completion: Completion) -> Done:
+    """Return the end of a claim as it is written."""
     delivery = completion.delivery
-    values: dict[str, Any] = {
-        **_NOTHING,
-        "id": delivery.id,
-        "token": delivery.token,
-        "error_class": error_class(completion),
-    }
+    id_, token, kind = delivery.id, delivery.token, error_class(completion)
     if isinstance(completion, Attempted):
         outcome, change = completion.outcome, completion.change
-        return values | {
-            "status": change.status,
-            # A probe that has failed uses up no attempt.
-            "granted": int(delivery.is_probe and change.status == "retrying"),
-            "delay_ms": int(change.delay_seconds * 1000),
-            "status_code": outcome.status_code,
-            "error": storable(outcome.error),
-            "number": delivery.earlier_attempts + delivery.attempts + 1,
-            "started_at": outcome.started_at,
-            "duration_ms": outcome.duration_ms,
+        return Done(
+            id=id_,
+            token=token,
+            status=change.status,
+            error=storable(outcome.error),
+            error_class=kind,
             # No database takes a zero byte in JSON.
-            "response": _kept(outcome.response),
-            "phases": phases_text(completion),
-        }
+            response=_kept(outcome.response),
+            phases=phases_text(completion),
+            # A probe that has failed uses up no attempt.
+            granted=int(delivery.is_probe and change.status == "retrying"),
+            status_code=outcome.status_code,
+            number=delivery.earlier_attempts + delivery.attempts + 1,
+            duration_ms=outcome.duration_ms,
+            delay_ms=int(change.delay_seconds * 1000),
+            started_at=outcome.started_at,
+        )
     if isinstance(completion, Returned):
-        return values | {
-            "status": "returned",
-            "delay_ms": int(completion.delay * 1000),
-            "error": storable(completion.waits_for),
-            "rounds": delivery.quarantine_rounds,
-            "waits": None if completion.answered else int(completion.waits_for is not None),
-        }
+        return Done(
+            id=id_,
+            token=token,
+            status="returned",
+            error=storable(completion.waits_for),
+            error_class=kind,
+            rounds=delivery.quarantine_rounds,
+            waits=None if completion.answered else int(completion.waits_for is not None),
+            delay_ms=int(completion.delay * 1000),
+        )
     assert isinstance(completion, Ended)  # noqa: S101  there are three kinds
-    return values | {"status": "dead", "error": storable(completion.why)}
+    return Done(id=id_, token=token, status="dead", error=storable(completion.why), error_class=kind)

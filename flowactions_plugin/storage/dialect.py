@@ -67,7 +67,7 @@ class Dialect(ABC):
         """Return the same as text: a query of the rows in the parameter; its columns have types of PostgreSQL."""
 
     @staticmethod
-    def json_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    def json_rows(rows: Sequence[Mapping[str, Any] | msgspec.Struct]) -> str:
         """Return the parameter of a `values_table` with these rows."""
         return msgspec.json.encode(rows).decode()
 
