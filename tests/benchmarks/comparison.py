@@ -47,6 +47,7 @@ LIVE_SQL = "SELECT count(*) FROM (SELECT 1 FROM flowactions_outbox WHERE status 
 ENDED_SQL = (
     "SELECT count(*), sum(attempts), max(finished_at) FROM flowactions_outbox WHERE status = 'delivered'"
 )
+FIRST_SQL = "SELECT min(finished_at) FROM flowactions_outbox WHERE finished_at >= {since}"
 
 
 def spread_sql(now: float) -> str:
@@ -94,7 +95,7 @@ class Cost(NamedTuple):
         worker_us: of the workers.
         database_us: of PostgreSQL; SQLite's is the worker's.
         receiver_us: of the receivers.
-        deliveries_per_s: from the workers' release to the last outcome.
+        deliveries_per_s: from the first outcome to the last: workers wait for a second after they were stopped.
         wal_bytes: PostgreSQL's write-ahead log, bytes a delivery.
         peak_rss_mib: the highest resident memory of any worker.
     """
@@ -259,12 +260,13 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
 
         log = await database.wal()
         before = processor_times()
-        started = time.time()
+        released = int(time.time() * 1000)
         resume()
         await _until_drained(database, processes)
         after = processor_times()
         log_end = await database.wal()
     delivered, attempts, ended = await database.row(ENDED_SQL)
+    started = (await database.row(FIRST_SQL.format(since=released)))[0]
     made = (delivered - before_delivered, attempts - before_attempts)
     if made != (load.rows, load.rows):
         raise RuntimeError(f"{load.rows} rows, {made[0]} delivered, {made[1]} attempts")
@@ -277,7 +279,7 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
         worker_us=(worker or 0) * 1e6,
         database_us=None if server is None else server * 1e6,
         receiver_us=(receiving or 0) * 1e6,
-        deliveries_per_s=load.rows / (ended / 1000 - started),
+        deliveries_per_s=load.rows * 1000 / max(1, ended - started),
         wal_bytes=each(log_end, log),
         peak_rss_mib=max(memory_mib(process.pid, "VmHWM") for process in processes),
     )
