@@ -166,23 +166,3 @@ def test_each_clause_is_shown_in_the_readmes_ring(pytestconfig: pytest.Config) -
         if f"{mark.path.relative_to(ROOT)}::{mark.name.replace('.', '::')}" in collected
     }
     assert [f"§{each.number}" for each in without_parts(clauses()) if each.number not in shown] == []
-
-
-BOUND = re.compile(
-    r"(?i)(?<!keep-alive: )(?<!keep-alive:)(?:asyncio\.timeout\(|\btimeout=|\.wait\(|\.wait, |\.join\(|wait_for\(.*, )(\d+)\b(?!_000)"
-)
-FIXED = ("tests/benchmarks/", "tests/conformance/hosts/")
-"""Measured, or how long a host waits for SQLite."""
-
-
-def test_what_bounds_a_hang_is_reached_by_a_hang_only() -> None:
-    """A test waits for 300 s at least before it says that something hangs: a busy machine may need 60 s."""
-    short = [
-        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        if not str(path.relative_to(ROOT)).startswith(FIXED)
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
-        for seconds in BOUND.findall(line)
-        if 5 <= int(seconds) < 300
-    ]
-    assert short == []
