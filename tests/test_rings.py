@@ -106,14 +106,18 @@ def test_combinations_beyond_two_samples_are_not_run(beyond: int, ring: str | No
     )
 
 
-def test_a_sample_of_a_table_of_rules_has_each_outcome() -> None:
-    """A rule whose only case the README's ring leaves out could be broken unnoticed; without an outcome, any sample will do."""
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_a_table_of_rules_is_kept_whole(size: int) -> None:
+    """A rule whose only case the README's ring leaves out could be broken unnoticed; of alike cases, any sample will do."""
     rules = [(1, "odd"), (2, "even"), (3, "odd"), (4, "even")]
-    kept = sampled(("number", "expected"), rules, size=2).args[1]
-    assert [len(each.marks) for each in kept] == [0, 1, 1, 0]
-    with pytest.raises(ValueError, match="expects \\['odd', 'odd'\\]"):
-        sampled(("number", "expected"), rules, size=1)
-    assert [len(each.marks) for each in sampled("number", rules, size=1).args[1]] == [1, 0, 1, 1]
+    if size == len(rules):
+        assert [each.marks for each in sampled(("number", "expected"), rules, size).args[1]] == [()] * size
+    else:
+        with pytest.raises(ValueError, match="keep all of them"):
+            sampled(("number", "expected"), rules, size)
+    alike = [(number, "positive") for number, _ in rules]
+    for names, values in ((("number", "expected"), alike), ("number", rules)):
+        assert sum(not each.marks for each in sampled(names, values, size).args[1]) == size
 
 
 def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
