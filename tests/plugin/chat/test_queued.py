@@ -31,7 +31,7 @@ from flowactions_plugin.queue.sequences import Sequences
 from tests.chatting import JSON, ChatHost, chat_host, refusing
 from tests.pausing import OLIVE
 from tests.recorder import recorder
-from tests.support import a_walk, services_of
+from tests.support import a_walk, hurry, services_of
 from tests.telemetry import Recorded
 from tests.waiting import until
 
@@ -126,6 +126,7 @@ async def queued_host(
 async def queued(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Queued]:
     """A host whose worker looks often, and waits little between messages of a channel."""
     monkeypatch.chdir(tmp_path)
+    hurry(monkeypatch, "deliveries one after another", seconds=0.1)
     monkeypatch.setattr(continuous, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(sequences, "CHAT_PACE_SECONDS", 0.3)
     async with queued_host(database_url) as running:
