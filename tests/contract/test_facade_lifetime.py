@@ -24,6 +24,7 @@ from flowactions_hookspecs import (
     WrongLoop,
     hookimpl,
 )
+from flowactions_plugin.queue import executor
 from flowactions_plugin.services import Services
 from tests.owning import engine_of, own_webhook
 from tests.rings import sampled
@@ -269,9 +270,15 @@ class TestWhatIsReadWhenItOpens:
     @pytest.mark.parametrize("order", [("sqlite", "postgresql"), ("postgresql", "sqlite")])
     @sampled("delivery", ["scheduled", "continuous"], size=1)
     async def test_another_opening_may_have_another_database(
-        self, postgres_url: str, tmp_path: Any, order: tuple[str, str], delivery: str
+        self,
+        postgres_url: str,
+        tmp_path: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        order: tuple[str, str],
+        delivery: str,
     ) -> None:
         """Every statement is that of the database that is open: claims, outcomes and returns included."""
+        monkeypatch.setattr(executor, "WAIT_FIRST_SECONDS", 0.3)
         urls = {"sqlite": f"sqlite:///{tmp_path / 'f.db'}", "postgresql": postgres_url}
         host = SmallHost(development(urls[order[0]], FLOWACTIONS_DELIVERY=delivery))
         actions = FlowActions.load(host)

@@ -1,6 +1,7 @@
-"""What can be checked of texts alone, a step of `.ci/run`: ``python -m tests.docs.lint`` lists what is wrong.
+"""What can be checked of texts and code alone, a step of `.ci/run`: ``python -m tests.docs.lint`` lists what is wrong.
 
-The language of pages and messages, the words of the glossary, links, and the clauses with their citations.
+The language of pages and messages, the words of the glossary, links, the clauses with their citations, and what modules beside
+this one add: pages that say the same as the code, blocks that can be right, rules of the code, and weights.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from tests.docs import clauses, language
+from tests import test_weight
+from tests.docs import agreement, blocks, clauses, code, language, module_state, readers
 from tests.docs.clauses import MODULE, marks_of_code, marks_of_tests, without_parts
 from tests.docs.fences import ROOT
 from tests.docs.links import broken, documents
@@ -148,9 +150,25 @@ def of_language() -> Iterator[str]:
             yield f"{each.file}: {each.rule}\n    {each.sentence}"
 
 
+EACH: Final = (
+    of_clauses,
+    of_behaviour,
+    of_links,
+    of_glossary,
+    of_language,
+    *agreement.EACH,
+    *code.EACH,
+    blocks.of_blocks,
+    blocks.of_sentences,
+    module_state.faults,
+    readers.of_guides,
+    test_weight.faults,
+)
+
+
 def main() -> int:
     """Print what is wrong; return 1 if anything is."""
-    wrong = [*of_clauses(), *of_behaviour(), *of_links(), *of_glossary(), *of_language()]
+    wrong = [each for rule in EACH for each in rule()]
     sys.stdout.write("".join(f"{each}\n" for each in wrong))
     return 1 if wrong else 0
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.nodes.chat_message import ChatMessageConfig
-from flowactions_plugin.nodes.webhook import WebhookConfig
 from tests.chatting import adopted
 from tests.docs.fences import ROOT, blocks_of
 from tests.recorder import recorder
@@ -67,15 +63,3 @@ async def test_a_node_with_a_mistake_stops_the_flow_only_when_it_says_so(sqlite_
         ("skipped", "missing_url", False),
         ("skipped", "missing_url", True),
     ]
-
-
-def test_the_page_explains_every_field_of_the_forms() -> None:
-    """By the titles that the forms show."""
-    titles = {
-        schema["properties"][name]["title"]
-        for kind in (WebhookConfig, ChatMessageConfig)
-        for schema in [msgspec.json.schema(kind)["$defs"][kind.__name__]]
-        for name in schema["properties"]
-    }
-    named = set(re.findall(r"\*\*([^*]+)\*\*", PAGE.read_text()))
-    assert titles <= named

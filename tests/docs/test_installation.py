@@ -2,55 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.docs.checking import typed
-from tests.docs.environments import INSTALL, SENTENCE, copy, place, run, shared, variables
+from tests.docs.environments import INSTALL, copy, place, run, shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import pip_lines
 
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
-SOURCES = [
-    path
-    for folder in ("flowactions_plugin", "hookspecs", "conformance")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-]
-BY_NAME = re.compile(r"install[^`\n]*[\s'\"]flowactions-plugin\b")
-"""An install by the name alone, which on the package index is free for anybody."""
-
 KIT = ROOT / "docs" / "how-to" / "prove-your-host.md"
-
-
-def test_nothing_says_to_install_by_the_name() -> None:
-    """Neither a page nor a message: whoever took the name would be installed."""
-    files = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "docs/how-to/containers/Dockerfile", *SOURCES]
-    found = {str(path): BY_NAME.findall(path.read_text()) for path in files}
-    assert {name: lines for name, lines in found.items() if lines} == {}
-    assert BY_NAME.search("pip install --quiet 'flowactions-plugin[conformance]'")
-    assert BY_NAME.search("pip install flowactions-plugin")
-
-
-def test_every_page_installs_by_the_same_line() -> None:
-    """It is one line, and one sentence beside it says what its path is."""
-    pages = {path: path.read_text() for path in PAGES if "../flowactions-plugin[" in path.read_text()}
-    assert len(pages) >= 6
-    for path, text in pages.items():
-        lines = [
-            line.strip().removeprefix("$ ") for line in text.splitlines() if "../flowactions-plugin[" in line
-        ]
-        assert set(lines) == {INSTALL}, path.name
-        assert SENTENCE in " ".join(text.split()), path.name
-
-
-def test_the_image_installs_a_wheel_of_this_version() -> None:
-    """The wheel that the guide has built is the one that it has installed."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    text = (ROOT / "docs" / "how-to" / "production.md").read_text()
-    assert f"./flowactions_plugin-{version}-py3-none-any.whl[fast]\n" in text
 
 
 @pytest.mark.ci

@@ -20,7 +20,7 @@ from playwright.sync_api import Page
 
 from flowactions_conformance.kit import under_test
 from tests.docs.environments import INSTALL
-from tests.docs.links import LINK, ROOT
+from tests.docs.links import ROOT
 from tests.docs.tutorials import browser_page, chromium
 
 pytestmark = pytest.mark.ci
@@ -169,20 +169,6 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
             places = ["docs/decisions" in each for each in pages[:10]]
             assert places == sorted(places), (words, pages[:10])
             assert not places[0]
-
-
-def test_every_page_can_be_reached_from_the_index() -> None:
-    """By following links of the Markdown, as on the repository's host."""
-    index = ROOT / "docs" / "index.md"
-    reached, waiting = {index}, [index]
-    while waiting:
-        page = waiting.pop()
-        for first, second in LINK.findall(page.read_text()):
-            target = (page.parent / unquote((first or second).partition("#")[0])).resolve()
-            if target.suffix == ".md" and target.exists() and target not in reached:
-                reached.add(target)
-                waiting.append(target)
-    assert [str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if page not in reached] == []
 
 
 def small_project(root: Path, text: str) -> None:

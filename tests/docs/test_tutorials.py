@@ -5,15 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.fences import FENCE
 from tests.docs.tutorials import FOLDER, NAMES, NotAsWritten, chromium, follow, stated_lines
 
 pytestmark = pytest.mark.ci
-
-
-def test_every_tutorial_is_followed() -> None:
-    """The names are those of the pages."""
-    assert sorted(NAMES) == sorted(page.stem for page in FOLDER.glob("*.md"))
 
 
 @pytest.mark.browser
@@ -24,17 +18,6 @@ def test_a_tutorial_works_as_it_stands(name: str, tmp_path: Path, store: Path) -
         assert os.environ.get("CI") != "true", "in CI the tutorials must be followed: install chromium"
         pytest.skip("there is no Chromium on this machine")
     assert follow(FOLDER / f"{name}.md", tmp_path, store).lines == stated_lines(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_reader_is_told_which_file_it_is(name: str) -> None:
-    """The text before a file's block names it, for the word behind the fence is not shown."""
-    before, *rest = FENCE.split((FOLDER / f"{name}.md").read_text())
-    while rest:
-        _, _, info, _, after, *rest = rest
-        for word in info.split()[1:]:
-            assert "." not in word or f"`{word}`" in before, word
-        before = after
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from flowactions_plugin.operations import changes, engine
 from flowactions_plugin.storage import sqlite, waiting
 from tests.waiting import SAFETY_SECONDS
 
@@ -15,3 +16,10 @@ def databases_have_time() -> Iterator[None]:
         patched.setattr(waiting, "ANSWER_SECONDS", SAFETY_SECONDS)
         patched.setattr(sqlite, "WAIT_SECONDS", SAFETY_SECONDS)
         yield
+
+
+@pytest.fixture
+def nobody_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker runs that would give a row back: a cancellation need not wait until it has."""
+    for module in (changes, engine):
+        monkeypatch.setattr(module, "WITHDRAWN_SECONDS", 0.01)

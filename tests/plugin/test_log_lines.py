@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import subprocess
 import sys
 from collections import deque
@@ -147,18 +146,6 @@ async def walk_through(run: ChatHost) -> list[Any]:
     run.host.principal = "nobody of the contract's"  # type: ignore[assignment]
     found.append((await run.browser.get("/v1/webhooks/outbox")).status_code)
     return found
-
-
-def test_each_logger_of_the_plugin_is_one_of_these() -> None:
-    """A logger with another name would be disabled by `logging.config`, and raise what the host's handlers raise."""
-    named = {
-        name
-        for package in ("flowactions_plugin", "hookspecs")
-        for file in (ROOT / package).rglob("*.py")
-        for name in re.findall(r'getLogger\("(flowactions[\w.]*)"', file.read_text())
-    }
-    assert named
-    assert named <= set(NAMES)
 
 
 MIGRATING_HOST = """

@@ -26,7 +26,7 @@ from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
 from tests.outages import Outage, refuse, write
 from tests.plugin.pages.conftest import OperatedHost
-from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
+from tests.support import AlertedHost, SmallHost, a_walk, development, hurry, services_of, transport_of
 from tests.waiting import until
 
 A_TEST = an_alert()
@@ -49,8 +49,11 @@ class Receiver:
 
 
 @pytest.mark.parametrize("delivery", ["continuous", "scheduled"])
-async def test_a_failing_destination_is_a_signed_alert(database_url: str, delivery: str) -> None:
+async def test_a_failing_destination_is_a_signed_alert(
+    database_url: str, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Verified by the library of Svix and by our own rule. The host learns of the destination as before, and of no alert."""
+    hurry(monkeypatch, "statistics")
     receiver = Receiver()
     settings = development(
         database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_STANDARD_WEBHOOKS="on", **SETTINGS
@@ -82,9 +85,10 @@ async def _is_delivered(database: Database) -> bool:
 
 
 async def test_alerts_that_do_not_arrive_are_said_and_make_no_alerts(
-    database_url: str, caplog: pytest.LogCaptureFixture
+    database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log and the overview say it; the host's hook is not called for it, and a tenant is not shown it."""
+    hurry(monkeypatch, "statistics", "alerts")
     receiver = Receiver(answers=500)
     host = AlertedHost(
         development(database_url, FLOWACTIONS_DELIVERY="continuous", **SETTINGS), transport=receiver.transport

@@ -213,8 +213,9 @@ async def test_the_owner_gets_a_mail_once_a_day(
     assert "20 attempts failed in a row: http_5xx." in mails.mails[0].get_content()
 
 
-async def test_a_node_is_told_from_its_deliveries(database_url: str) -> None:
+async def test_a_node_is_told_from_its_deliveries(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a real host's webhooks to its hook: agent, flow and node."""
+    hurry(monkeypatch, "statistics")
     host = AlertedHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"))
     actions = FlowActions.load(host)
     async with recorder() as receiver, actions.lifespan():

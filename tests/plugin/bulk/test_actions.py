@@ -266,6 +266,7 @@ class TestCancellationOfClaimedRows:
         found = Counter((row.status, row.last_error, row.claimed_by) for row in await rows(queue))
         assert found == {("delivered", None, None): 2, ("dead", "receiver is back", None): 10}
 
+    @pytest.mark.usefixtures("nobody_to_wait_for")
     @pytest.mark.parametrize("single", [False, True])
     async def test_its_reason_says_that_it_may_have_been_sent_until_that_is_known(
         self, queue: Queue, single: bool

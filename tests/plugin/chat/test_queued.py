@@ -25,12 +25,13 @@ from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.resend import send_again
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue import continuous, sequences
 from flowactions_plugin.queue.rules import TOO_LATE
 from flowactions_plugin.queue.sequences import Sequences
 from tests.chatting import JSON, ChatHost, chat_host, refusing
 from tests.pausing import OLIVE
 from tests.recorder import recorder
-from tests.support import a_walk, services_of
+from tests.support import a_walk, hurry, services_of
 from tests.telemetry import Recorded
 from tests.waiting import until
 
@@ -123,7 +124,11 @@ async def queued_host(
 
 @pytest.fixture
 async def queued(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Queued]:
+    """A host whose worker looks often, and waits little between messages of a channel."""
     monkeypatch.chdir(tmp_path)
+    hurry(monkeypatch, "deliveries one after another", seconds=0.1)
+    monkeypatch.setattr(continuous, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(sequences, "CHAT_PACE_SECONDS", 0.3)
     async with queued_host(database_url) as running:
         yield running
 
@@ -256,9 +261,9 @@ class TestOrder:
         """Also where the provider takes one a second: none of them uses up an attempt, and all arrive."""
         monkeypatch.chdir(tmp_path)
         async with queued_host(database_url, [sample_workspace(limited=True)]) as queued:
-            ids = [await queued.message(chatMessageText=str(number)) for number in range(8)]
+            ids = [await queued.message(chatMessageText=str(number)) for number in range(4)]
             ends = [await queued.ended(row_id) for row_id in ids]
-        assert queued.texts == [str(number) for number in range(8)]
+        assert queued.texts == [str(number) for number in range(4)]
         assert {(row.status, row.attempts) for row in ends} == {("delivered", 1)}
         posted = [row.delivered_started_at for row in ends]
         # What another connection has begun to release before one had ended may follow earlier, once.

@@ -293,7 +293,7 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
         ]
 
 
-@sampled(
+@pytest.mark.parametrize(
     ("failed", "arrived", "changes", "told"),
     [
         (3, 0, {}, True),
@@ -307,7 +307,6 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
         (3, 0, {"status": "dead", "finished_at": 0}, True),
         (3, 0, {"status": "dead", "finished_at": -7_200_000}, False),
     ],
-    4,
 )
 async def test_nodes_whose_deliveries_mostly_fail_are_named(
     queue: Queue, failed: int, arrived: int, changes: dict[str, Any], told: bool

@@ -14,15 +14,18 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from flowactions_hookspecs import FlowActions
+from flowactions_plugin import housekeeper
 from flowactions_plugin.cli.diagnosis import _writing, check_deliveries
+from flowactions_plugin.insights import port
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage import postgresql, schema, waiting
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.watch import readiness
+from flowactions_plugin.watch import monitor, readiness
 from tests.outages import a_database, a_role, execute
 from tests.plugin.cli.test_doctor import made
 from tests.plugin.pages.conftest import KEY, OperatedHost, Site
+from tests.rings import sampled
 from tests.support import development, services_of
 from tests.waiting import until
 
@@ -137,7 +140,7 @@ async def test_rows_for_which_others_wait_are_named(postgres_url: str) -> None:
         assert (await state_of(database)).verdict.state != "unwritable"
 
 
-@pytest.mark.parametrize("mode", ["EXCLUSIVE", "ACCESS EXCLUSIVE"])
+@sampled("mode", ["ACCESS EXCLUSIVE", "EXCLUSIVE"], size=1)
 async def test_pages_of_a_locked_table_say_so(
     postgres_url: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +152,8 @@ async def test_pages_of_a_locked_table_say_so(
     async with actions.lifespan():
         site = Site(host, actions)
         monkeypatch.setattr(waiting, "ANSWER_SECONDS", 1.0)
+        if mode == "ACCESS EXCLUSIVE":  # nothing is read
+            monkeypatch.setattr(port, "READ_MORE_SECONDS", -0.5)
         async with holding(postgres_url, f"LOCK TABLE flowactions_outbox IN {mode} MODE") as pid:
             for role in ("operator", "changer"):
                 site.sign_in(role)
@@ -165,8 +170,12 @@ async def test_pages_of_a_locked_table_say_so(
         await site.browser.aclose()
 
 
-async def test_a_worker_that_cannot_use_the_queue_is_alive(postgres_url: str) -> None:
+async def test_a_worker_that_cannot_use_the_queue_is_alive(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says so while it backs off: a right on one table, or a lock, ends no process."""
+    monkeypatch.setattr(housekeeper, "FAILURE_SECONDS", 0.05)
+    monkeypatch.setattr(monitor, "BEAT_SECONDS", 0.0)
     async with a_role(postgres_url, *ALL_RIGHTS) as own, a_database(postgres_url) as database:
         host = OperatedHost(development(own, FLOWACTIONS_DELIVERY="continuous"))
         actions, role = FlowActions.load(host), make_url(own).username

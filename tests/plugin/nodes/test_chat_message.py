@@ -81,7 +81,7 @@ class TestSending:
 
 
 class TestFailing:
-    @sampled(
+    @pytest.mark.parametrize(
         ("config", "reason"),
         [
             ({"chatMessageText": "hi"}, "missing_target"),
@@ -98,7 +98,6 @@ class TestFailing:
             ({"chatChannelId": "C00RANDOM", "chatMessageText": "hi"}, "send_failed"),
             ({"chatActionType": "dm", "chatUserId": "U000ROBOT", "chatMessageText": "hi"}, "send_failed"),
         ],
-        size=5,
     )
     async def test_it_fails_open_and_says_why_in_the_log(
         self, run: Adopted, config: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture

@@ -114,6 +114,7 @@ class TestGivenBack:
         await queue.store.complete([Returned(claim, waits_for="another fault")])
         assert (await queue.row(row_id)).waiting_since == since
 
+    @pytest.mark.usefixtures("nobody_to_wait_for")
     @pytest.mark.parametrize("waits_for", [None, "the host"])
     @pytest.mark.parametrize("is_lost", [False, True])
     async def test_what_a_person_has_cancelled_has_not_waited_too_long(

@@ -18,6 +18,7 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.queue import executor
 from tests.owning import HOST_ORIGIN, CrmPlugin, keys_and_rows, own_webhook, owning, plugin_origin
 from tests.recorder import Recorder, Request, recorder
 from tests.support import SmallHost, development
@@ -132,10 +133,12 @@ async def test_while_a_resolver_fails_its_delivery_waits(
     database_url: str,
     receiver: Recorder,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
     broken: Callable[[CrmPlugin], None],
     said: str,
 ) -> None:
     """No attempt is used, last_error names plugin and origin, others are sent; mended, the delivery is sent."""
+    monkeypatch.setattr(executor, "WAIT_FIRST_SECONDS", 0.3)
     crm = CrmPlugin()
     broken(crm)
     async with owning(database_url, crm, **WORKS) as (actions, host):
@@ -155,10 +158,6 @@ async def test_while_a_resolver_fails_its_delivery_waits(
         await until(lambda: len(host.finished) == 1)
         crm.answer, crm.error, crm.resolvers["sync"] = "mended", None, crm.secret
         actions.signing_secrets[("crm", "sync")] = crm.secret  # type: ignore[index]
-        async with host.engine.begin() as connection:
-            await connection.execute(
-                text("UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE status = 'pending'")
-            )
         await until(lambda: len(host.finished) == 2)
         assert host.finished[1].attempts == 1
     check_signature(receiver.requests[-1], "mended")

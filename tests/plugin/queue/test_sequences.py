@@ -171,6 +171,7 @@ class TestPace:
         assert await sequences.release([1]) == 0  # it is due already
 
 
+@pytest.mark.usefixtures("nobody_to_wait_for")
 class TestPeople:
     async def test_a_cancelled_row_that_waits_lets_nothing_go_before_its_turn(self, queue: Queue) -> None:
         """The one before it is still due."""

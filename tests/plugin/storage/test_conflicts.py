@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import logging
-import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-import flowactions_plugin
 from flowactions_hookspecs import FlowActions, NotQueued
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
@@ -223,28 +219,3 @@ async def test_a_conflict_in_a_hosts_transaction_is_the_hosts(postgres_url: str,
         assert await host.ids() == {"before", "after"}
     finally:
         await engine.dispose()
-
-
-def test_every_own_transaction_is_repeated() -> None:
-    """A function of the plugin that may begin one with `Database.write` is `repeated`, or only joins the caller's."""
-    joining = {"Outbox._join", "Outbox.together"}
-    found = {
-        f"{path.stem}.{name}": any("repeated" in ast.unparse(each) for each in function.decorator_list)
-        for path in Path(flowactions_plugin.__file__).parent.rglob("*.py")
-        for name, function in _writers(ast.parse(path.read_text()))
-        if name not in joining
-    }
-    assert len(found) > 30
-    assert [name for name, is_repeated in found.items() if not is_repeated] == []
-
-
-def _writers(tree: ast.AST, within: str = "") -> Iterator[tuple[str, ast.AsyncFunctionDef | ast.FunctionDef]]:
-    """Give the innermost functions that call ``write`` of a database."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ClassDef):
-            yield from _writers(node, f"{node.name}.")
-        elif isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
-            inner = list(_writers(node, f"{within}{node.name}."))
-            yield from inner
-            if not inner and re.search(r"\b_?database\.write\(", ast.unparse(node)):
-                yield f"{within}{node.name}", node

@@ -1,13 +1,15 @@
-"""Every fenced block of README and the documentation is run or checked by a test."""
+"""Every fenced block of README and the documentation is run by a test, or checked here.
+
+A part of ``python -m tests.docs.lint``.
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-import pytest
 
 from tests.docs import tutorials
 from tests.docs.checking import BY_LANGUAGE, Wrong, check_mention
@@ -99,57 +101,29 @@ def is_run(block: Block) -> bool:
     return any((block.page, block.language) == (each.page, each.language) for each in RUN)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_a_block_is_run_or_checked(block: Block) -> None:
-    """A test runs it, or its language can be checked: shell lines against commands, options and settings, data by parsing."""
-    if is_run(block):
-        return
-    assert block.language in BY_LANGUAGE, f"{block} is run by no test: see RUN, or call it text if it is output"
-    BY_LANGUAGE[block.language](block)
+def of_blocks() -> Iterator[str]:
+    """A block is run by a test, or can be checked: shell lines against commands, options and settings, data by parsing."""
+    for block in BLOCKS:
+        if is_run(block):
+            continue
+        if block.language not in BY_LANGUAGE:
+            yield f"{block} is run by no test: see RUN, or call it text if it is output"
+            continue
+        try:
+            BY_LANGUAGE[block.language](block)
+        except Wrong as exc:
+            yield f"{block}: {exc}"
+    for run in RUN:
+        module, _, name = run.test.partition(":")
+        if not callable(getattr(importlib.import_module(module), name, None)):
+            yield f"the test {run.test} is not there"
+        found = [block for block in BLOCKS if (block.page, block.language) == (run.page, run.language)]
+        if not found or len(found) != (run.number or len(found)):
+            yield f"{run.page} has {len(found)} blocks of {run.language}, and {run.test} runs {run.number}"
 
 
-@pytest.mark.parametrize("run", RUN, ids=str)
-def test_a_test_runs_as_many_blocks_as_there_are(run: Run) -> None:
-    """The test exists, and the page has no block more than it runs."""
-    module, _, name = run.test.partition(":")
-    assert callable(getattr(importlib.import_module(module), name))
-    found = [block for block in BLOCKS if (block.page, block.language) == (run.page, run.language)]
-    assert len(found) == (len(found) if run.number is None else run.number) > 0
-
-
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("sh", "flowactions outbox lst"),
-        ("sh", "flowactions outbox list --statsu dead"),
-        ("sh", "true && flowactions destinations pause"),
-        ("sh", "flowactions keygen > key | nobody"),
-        ("sh", "FLOWACTIONS_DELIVERYY=continuous flowactions doctor"),
-        ("sh", "FLOWACTIONS_DELIVERY=continuous"),
-        ("sh", "export CHAT_TOKEN=x"),
-        ("sh", "python -m flowactions_conformance runn"),
-        ("sh", "python -m flowactions_conformance receiver --prot 1"),
-        ("sh", "python -m tests.nowhere"),
-        ("sh", "curl -X POST https://example.com/v1/webhooks/outbox"),
-        ("sh", "if true"),
-        ("console", "no command"),
-        ("console", "$ flowactions keygen --sign"),
-        ("json", "{"),
-        ("toml", "a ="),
-        ("yaml", "a: [b"),
-        ("http", "nothing"),
-    ],
-)
-def test_a_block_that_cannot_be_right_is_found(language: str, text: str) -> None:
-    """Wrong commands, options, settings, modules, syntax."""
-    block = Block("page.md", 1, language, (), f"{text}\n")
-    with pytest.raises(Wrong):
-        BY_LANGUAGE[language](block)
-
-
-def test_what_sentences_name_exists() -> None:
-    """A command with its options, or a setting, in code type outside of blocks; decisions tell what was."""
-    wrong = []
+def of_sentences() -> Iterator[str]:
+    """A command with its options, or a setting, in code type outside of blocks, exists; decisions tell what was."""
     for page in pages():
         if page.parent.name == "decisions" or page.name == "CHANGELOG.md":
             continue
@@ -157,23 +131,4 @@ def test_what_sentences_name_exists() -> None:
             try:
                 check_mention(" ".join(code.split()))
             except Wrong as exc:
-                wrong.append(f"{page.relative_to(ROOT)}: `{code}`: {exc}")
-    assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.parametrize(
-    "code",
-    ["flowactions outbox lst", "flowactions outbox list --statsu", "flowactions doctr", "FLOWACTIONS_TICK=1"],
-)
-def test_a_sentence_that_cannot_be_right_is_found(code: str) -> None:
-    """A wrong command, option or setting; what is only named may lack its arguments."""
-    with pytest.raises(Wrong):
-        check_mention(code)
-    check_mention("flowactions outbox show")
-
-
-def test_a_block_that_nothing_checks_is_found() -> None:
-    """Python on a page that no test knows, and a language that nobody runs."""
-    assert not is_run(Block("docs/how-to/operate.md", 1, "python", (), ""))
-    assert "python" not in BY_LANGUAGE
-    assert "rust" not in BY_LANGUAGE
+                yield f"{page.relative_to(ROOT)}: `{code}`: {exc}"

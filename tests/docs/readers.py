@@ -1,4 +1,7 @@
-"""In which environment a page's commands and code run, and what that environment has: a reader follows the page from its top."""
+"""In which environment a page's commands and code run, and what that environment has: a reader follows the page from its top.
+
+A part of ``python -m tests.docs.lint``.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,14 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions, requires
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Final
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.docs.checking import commands_of, typed
-from tests.docs.environments import INSTALL
 from tests.docs.fences import ROOT, blocks_of
 
 GUIDES: Final = sorted((ROOT / "docs" / "how-to").glob("*.md"))
@@ -159,37 +160,6 @@ def is_for_developers(said: str) -> bool:
     return "environment for development](../../CONTRIBUTING.md)" in said
 
 
-def test_no_guide_stops_its_reader() -> None:
+def of_guides() -> Iterator[str]:
     """Each says where its commands run, and installs what they and its blocks need."""
-    found = [f"{page.name}: {fault}" for page in GUIDES for fault in faults(page)]
-    assert not found, "\n".join(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "fault"),
-    [
-        ("```sh\n.venv/bin/flowactions doctor\n```\n", "it uses .venv"),
-        ("```sh\nflowactions doctor\n```\n", "in which environment ['flowactions']"),
-        (f"```sh\npython3 -m venv .venv\n{INSTALL}\npython -m flowactions_conformance init\n```\n", "in which"),
-        (f"{ACTIVATE}\n```sh\npytest\n```\n", "it needs pytest"),
-        ("```python\nimport fastapi\n```\n", "it imports fastapi"),
-        ("```python\nfrom shop import make_host\n```\n", "it imports shop"),
-        ("```python\nasync with lifespan():\n    pass\n```\n", "belongs in a coroutine"),
-    ],
-)
-def test_where_a_reader_stops_is_found(text: str, fault: str, tmp_path: Path) -> None:
-    """A missing environment, package, module of the reader's, or coroutine."""
-    page = tmp_path / "page.md"
-    page.write_text(f"# A page\n\n{text}")
-    (found,) = faults(page)
-    assert fault in found
-
-
-def test_what_a_page_installs_is_known_with_what_it_needs() -> None:
-    """By the metadata of the packages; of one that is not here, its name."""
-    assert distribution("flowactions-plugin").version
-    assert {"litestar", "click", "uvicorn", "fastapi", "starlette"} <= installed(
-        f"`{INSTALL}`\n`pip install --quiet fastapi`"
-    )
-    assert "uvicorn" not in installed("`pip install flowactions-plugin`")
-    assert "not-here" in installed("`pip install not-here`")
+    yield from (f"{page.name}: {fault}" for page in GUIDES for fault in faults(page))
