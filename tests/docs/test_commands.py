@@ -81,7 +81,7 @@ def unknown_in(line: str) -> str | None:
 def test_commands_that_are_written_exist() -> None:
     """With their options, in pages and in messages."""
     found = [*written()]
-    assert len(found) > 200
+    assert len(found) > 150
     assert [(name, line, word) for name, line in found if (word := unknown_in(line))] == []
     assert unknown_in("flowactions outbox actions --stop x") == "actions"
     assert unknown_in("outbox list --where since:2h --from 2h") == "--from"

@@ -10,7 +10,6 @@ import flowactions_hookspecs
 from flowactions_hookspecs import FlowActions, FlowActionsError, Host, OutboundWebhook, spec
 from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
-from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS, TRANSIENT
 from flowactions_plugin.http.problems import TITLES
 from flowactions_plugin.insights.filters import ERRORS
 from flowactions_plugin.settings.model import READERS
@@ -59,18 +58,6 @@ def test_no_exception_is_missing_in_a_tree() -> None:
             for name, kind in vars(module).items()
             if isinstance(kind, type) and issubclass(kind, FlowActionsError) and name != "FlowActionsError"
         } <= {*named}
-
-
-def test_every_chat_code_is_documented_with_its_advice() -> None:
-    """The chat page's table and the code say the same of each code."""
-    text = (DOCS / "reference/errors.md").read_text()
-    text = text.partition("## Refusals of the chat provider\n")[2]
-    rows = re.findall(r"^\| `([a-z_]+)…?` \| (yes|no) \| (.*) \|$", text, re.MULTILINE)
-    assert {code: (again == "yes", said) for code, again, said in rows} == {
-        code: (code in TRANSIENT, said) for code, said in ADVICE.items()
-    }
-    for_operators = re.findall(r"^\| `([a-z_]+)` \| ([^|]{4,}) \|$", text, re.MULTILINE)
-    assert dict(for_operators) == FOR_OPERATORS
 
 
 def test_every_reason_of_an_install_is_documented_and_put_into_words() -> None:
