@@ -65,7 +65,9 @@ ADDED = {
     BEHAVIOUR: ("Where the code and the tests cite each clause", "clauses", "render"),
     "docs/reference/commands": ("Each command", "commands", "each_command"),
     "docs/reference/conformance": ("All checks", "checks", "render"),
+    "docs/reference/errors": ("Codes of the chat provider", "chat_codes", "render"),
     "docs/reference/log-events": ("All events", "log_events", "render"),
+    "docs/reference/metrics": ("All metrics", "observability", "metrics"),
 }
 """Pages below which the site has what is made of the code, so that git has no copy: heading, module of `tests.docs`, function."""
 

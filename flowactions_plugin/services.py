@@ -146,7 +146,7 @@ class Services:
         self._logic = LogicActions(host, self._outbox, self._calls)
         self.logic_action_types = [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
 
-        # Nodes (§1.1). The types of all plugins are known when all are loaded.
+        # Nodes. The types of all plugins are known when all are loaded.
         queue = self._outbox if settings.chat_delivery == "queued" else None
         self._chat_node = chat_message.ChatMessageNode(self._chat, telemetry, queue)
         self.node_types: Sequence[NodeType] = (

@@ -32,7 +32,7 @@ RENEW_SECONDS: Final = TURN_SECONDS / 3
 
 
 class Connections:
-    """The chat connections of one host (§1.3, §2.2). ``static_token`` is ``CHAT_BOT_TOKEN``, which is never revoked.
+    """The chat connections of one host (§2.2). ``static_token`` is ``CHAT_BOT_TOKEN``, which is never revoked.
 
     The provider issues the same token for every install of one workspace, and revoking it uninstalls the app. So a token
     is revoked only while no connection of that workspace can be used, and in the workspace's turn: meanwhile no install

@@ -147,7 +147,7 @@ async def events(
     request: Request[Any, Any, Any], chat: NamedDependency[Chat], intake: NamedDependency[Intake]
 ) -> EventAnswer | Challenge:
     """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
-    # The provider's only way in beside an install (§1.6, §4.1.4).
+    # The provider's only way in beside an install (§4.1.4).
     timestamp = request.headers.get("x-slack-request-timestamp")
     signature = request.headers.get("x-slack-signature")
     async with intake.refusing():

@@ -159,7 +159,7 @@ async def receive(
     """Take a signed event on an organization, a user or a session, and have the host handle it once (§4.4).
 
     The signature is Svix's (``svix-id``, ``svix-timestamp``, ``svix-signature``, or the same under ``webhook-``),
-    at most five minutes off. An event that was handled before is acknowledged (§1.6).
+    at most five minutes off. An event that was handled before is acknowledged (§4.4).
     """
     event_id = claimed_id(request.headers)
     async with intake.refusing(event_id):

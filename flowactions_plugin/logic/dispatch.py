@@ -71,7 +71,7 @@ class LogicActions:
         self._calls = calls
 
     async def call(self, ref: LogicActionRef, key: str) -> NewDelivery | None:
-        """Enqueue the action that ``ref`` points at, unless the key was used within the window (§1.5, §4.2).
+        """Enqueue the action that ``ref`` points at, unless the key was used within the window (§4.2).
 
         Of any number of simultaneous calls with one key, one enqueues. Only that one counts towards the
         agent's rate.

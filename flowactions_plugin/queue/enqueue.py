@@ -103,7 +103,7 @@ def unsigned_test(origin: UnsignedTestOrigin) -> Iterator[UnsignedTest]:
 
 
 class Outbox:
-    """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve (§1.4).
+    """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve (§2.5).
 
     Args:
         database: where the queue is.

@@ -109,7 +109,7 @@ class AuthEvent(ContractStruct, frozen=True, kw_only=True):
 
 
 class Host(ABC):
-    """Base class of a host: subclass it, implement the methods, and give an instance to `FlowActions.load` (§1.7).
+    """Base class of a host: subclass it, implement the methods, and give an instance to `FlowActions.load`.
 
     `settings`, `dashboard_principal` and `node` are required. The docstring of each other method says what is
     missing without it. All methods are async and must be safe to call concurrently. They are called again each time, so

@@ -111,7 +111,7 @@ class TestWhatIsCollected:
         assert list(actions.plugin_names) == ["flowactions-plugin", "a", "b"]
 
     async def test_two_hosts_in_one_process_are_independent(self, tmp_path: Any) -> None:
-        """Two hosts that run side by side have settings, outbox and deliveries of their own (§1)."""
+        """Two hosts that run side by side have settings, outbox and deliveries of their own."""
         settings = [development(f"sqlite:///{tmp_path / name}.db") for name in ("one", "two")]
         settings[0] |= {"CHAT_BOT_TOKEN": "xoxb-1", "BACKEND_PUBLIC_URL": "http://localhost"}
         one, two = (load(host=SmallHost(each)) for each in settings)

@@ -299,7 +299,7 @@ async def ending_workers(stage: Stage) -> None:
     await field.run("UPDATE flowactions_outbox SET takeovers = 3")
     (stage.row,) = await stage.ids("pending")
     await until_killed(stage)
-    stage.later = {3}
+    stage.later = {2}
     # Its lease expires.
     await until(
         lambda: field.query(f"SELECT 1 FROM flowactions_outbox WHERE claimed_until < {time.time() * 1000}")  # noqa: S608

@@ -73,7 +73,7 @@ async def post(actor: Actor, agent: int, keys: list[str]) -> list[int]:
 
 
 async def test_two_hundred_calls_with_one_key_enqueue_once(field: Field) -> None:
-    """From four processes at once: one 202, 199 times 204, one row; another agent with the same key has its own (§1.5, §4.2)."""
+    """From four processes at once: one 202, 199 times 204, one row; another agent with the same key has its own (§4.2)."""
     async with actors(field.settings, PROCESSES) as processes:
         for key in ("first", "second"):
             found = await asyncio.gather(*(post(actor, 1, [key] * 50) for actor in processes))

@@ -21,7 +21,7 @@ CALLERS = 64
 
 @sampled("answers", [1, 100, 500], size=1)
 async def test_who_had_an_answer_has_a_row(database_url: str, answers: int) -> None:
-    """After so many answers the process is killed (kill -9): not one of them is for a row that is not there (§1.4)."""
+    """After so many answers the process is killed (kill -9): not one of them is for a row that is not there (§2.5)."""
     settings = development(database_url, FLOWACTIONS_HOST_WORKER="off")
     url = read_settings(settings).database_url
     async with Database(url):

@@ -41,7 +41,7 @@ POINTS = ["claimed", "sent", "answered", "writing", "written"]
 async def test_killing_workers_loses_nothing(
     field: Field, delivery: str, count: int, points: list[str], leases_end: str
 ) -> None:
-    """Two workers drain the queue and die at every point of a delivery, again and again (kill -9) (§1.4, §3.1, §6.1).
+    """Two workers drain the queue and die at every point of a delivery, again and again (kill -9) (§3.1, §6.1).
 
     Zero lost; every row ends delivered, without using up an attempt; what arrives twice was in flight at a kill,
     and has the same id and the same bytes.

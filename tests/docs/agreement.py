@@ -25,7 +25,6 @@ from flowactions_conformance.kit.registry import PROFILES, all_checks
 from flowactions_hookspecs import FlowActions, FlowActionsError, Host, OutboundWebhook, spec
 from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
-from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS, TRANSIENT
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.http.problems import TITLES
 from flowactions_plugin.insights.filters import ERRORS
@@ -120,16 +119,6 @@ def of_architecture() -> Iterator[str]:
 
 
 # References
-
-
-def of_chat_refusals() -> Iterator[str]:
-    """Each code with its advice, and whom it concerns."""
-    errors = page("reference/errors.md")
-    chat = errors.partition("## Refusals of the chat provider\n")[2]
-    advice = [(code, "yes" if code in TRANSIENT else "no", said) for code, said in ADVICE.items()]
-    yield from differ("errors.md, chat", rows(r"^\| `([a-z_]+)…?` \| (yes|no) \| (.*) \|$", chat), advice)
-    told = rows(r"^\| `([a-z_]+)` \| ([^|]{4,}) \|$", chat)
-    yield from differ("errors.md, operators", told, list(FOR_OPERATORS.items()))
 
 
 def of_errors() -> Iterator[str]:
@@ -311,7 +300,7 @@ def of_help() -> Iterator[str]:
         for path in paths
         for each in pattern.findall(path.read_text())
     ]
-    if len(written) < 200:
+    if len(written) < 150:
         yield "commands on pages are not found"
     yield from (f"{name}: {line}: {word}?" for name, line in written if (word := unknown_in(line)))
 
@@ -459,7 +448,6 @@ EACH: Final = (
     of_architecture,
     of_reference,
     of_errors,
-    of_chat_refusals,
     of_contract_pages,
     of_operation,
     of_observability,

@@ -1,4 +1,4 @@
-"""The generated part of the page of commands, made from their declarations: ``python -m tests.docs.commands --write``.
+"""The filter and the exit statuses on the page of commands, made from declarations: ``python -m tests.docs.commands --write``.
 
 Each command with its options, and what it writes as JSON, stand below the page on the site; ``python -m tests.docs.commands --each``
 prints that.
@@ -153,9 +153,6 @@ def each_command() -> str:
 
 
 def _lines() -> Iterator[str]:
-    yield from ("", "| command | what it does |", "|---|---|")
-    for name, command in commands():
-        yield f"| `{name}` | {_text((command.help or '').partition(chr(10) + chr(10))[0])} |"
     yield from ("", "### The filter", "")
     yield (
         "`--where 'status:dead,retrying destination:hooks.example.com since:2h -error:timeout'`: words with a blank between"
@@ -164,19 +161,11 @@ def _lines() -> Iterator[str]:
     )
     yield from _table("field", [f"| `{each.name}` | {_text(each.help)} |" for each in FIELDS])
     yield from ("", "### Exit statuses", "")
-    yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. Others are a command's own."
-    own: dict[tuple[int, str], list[str]] = {}
-    for name, command in commands():
-        for each in _own(command):
-            own.setdefault(each, []).append(f"`{name.removeprefix('flowactions ')}`")
+    yield "3 is of the commands on deliveries, the others of every command. A command's own are with it, on the site."
     yield from _table(
-        "exit status",
-        [
-            *(f"| {code} | {_text(text)} |" for code, text in sorted(SHARED_EXITS.items())),
-            *(f"| {code} of {', '.join(names)} | {_text(text)} |" for (code, text), names in own.items()),
-        ],
+        "exit status", [f"| {code} | {_text(text)} |" for code, text in sorted(SHARED_EXITS.items())]
     )
-    yield ""
+    yield from ("| 4, 5 of `doctor` | the verdict is `stalled`, `failing` |", "")
 
 
 def _own(command: Command) -> list[tuple[int, str]]:

@@ -6,7 +6,7 @@ from tests.golden.record import differences, of_other_releases, record
 
 
 async def test_what_the_world_sees_is_as_recorded() -> None:
-    """Requests on the wire, rows, results, §6.3's log lines and the OpenAPI document are those of the golden files (§9).
+    """Requests on the wire, rows, results, §6.3's log lines and the OpenAPI document are those of the golden files.
 
     A change that is meant: ``python -m tests.golden.record --write``, and read the diff.
     """

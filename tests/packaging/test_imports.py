@@ -24,7 +24,7 @@ def imported(package: Path) -> set[str]:
 
 
 def test_the_plugin_knows_a_host_by_the_contract_only() -> None:
-    """What it imports is the contract, the standard library and its dependencies: no flow engine (§1.7)."""
+    """What it imports is the contract, the standard library and its dependencies: no flow engine."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras["fast"], *extras["agents"]]

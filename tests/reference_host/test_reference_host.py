@@ -107,7 +107,7 @@ def action(name: str, **config: Any) -> dict[str, Any]:
 
 class TestWalker:
     async def test_a_single_shot_flow_is_walked_in_order_when_it_is_opened(self, run: Running) -> None:
-        """Every node is reached eagerly, with the walk of this run, before the answer is given (§1.2, §3.2)."""
+        """Every node is reached eagerly, with the walk of this run, before the answer is given (§3.2)."""
         flow_id = await run.make_flow("single_shot", action("a"), step("s"), action("b"))
         turn = await run.open(flow_id)
         assert ([shown["id"] for shown in turn["steps"]], turn["done"]) == (["s"], True)
@@ -162,7 +162,7 @@ class TestWalker:
 
 class TestDashboard:
     async def test_the_palette_holds_every_node_type(self, run: Running) -> None:
-        """What plugins declare is what the editor gets (§1.1)."""
+        """What plugins declare is what the editor gets."""
         types = (await run.client.get("/api/node-types")).json()["data"]
         assert [one["name"] for one in types] == ["chat_message", "webhook", "probe"]
         assert types[0]["available"] is False

@@ -97,7 +97,7 @@ async def prepare_tables(transaction: AsyncConnection, *, by_host: bool, dry: bo
 
 
 def upgrade(connection: Connection, revision: str | None) -> None:
-    """Upgrade tables of a revision to `head` in the caller's transaction, one call at a time in a process (§9)."""
+    """Upgrade tables of a revision to `head` in the caller's transaction, one call at a time in a process (§8)."""
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 

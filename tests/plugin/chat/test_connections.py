@@ -168,7 +168,7 @@ class TestStaticToken:
 
 class TestTenancy:
     async def test_every_agent_of_the_organization_can_use_it(self, run: ChatHost) -> None:
-        """One install serves all agents of the organization, and those of no other (§1.3)."""
+        """One install serves all agents of the organization, and those of no other (§2.2)."""
         await run.connect()
         node = Node(id="n", type="chat_message", config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"})
         walks = [a_walk(organization_id="acme", agent_id=agent) for agent in ("a1", "a2", "made later")]

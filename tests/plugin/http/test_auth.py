@@ -42,7 +42,7 @@ class TestOrder:
         assert reading == ["/integrations/nodes/check", "/integrations/nodes/preview"]
 
     def test_two_endpoints_take_signed_events(self) -> None:
-        """One for the chat provider, one for the auth provider, and no other route takes events from outside (§1.6)."""
+        """One for the chat provider, one for the auth provider, and no other route takes events from outside (§4.4)."""
         signed = {
             each.path: each.method for each in ROUTES if each.rules.caller not in {"dashboard", "api", None}
         }

@@ -92,7 +92,7 @@ async def run(database_url: str) -> AsyncIterator[Running]:
 
 class TestEnqueue:
     async def test_a_call_is_delivered_with_its_envelope(self, run: Running) -> None:
-        """202 with the delivery, and the receiver gets §2.7's envelope, signed, as the action says (§1.5, §4.2)."""
+        """202 with the delivery, and the receiver gets §2.7's envelope, signed, as the action says (§4.2)."""
         before = datetime.now(UTC)
         answer = await run.call("order-1")
         assert answer.status_code == 202

@@ -36,7 +36,7 @@ class TestSending:
     async def test_a_message_is_posted_to_its_channel(
         self, run: Adopted, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The message arrives, and the log says so in the exact words of §6.3 (§1.2)."""
+        """The message arrives, and the log says so in the exact words of §6.3."""
         caplog.set_level(logging.INFO)
         result = await run.to_channel(chatMessageText=" *{{userId}}*: {{content}} ", chatActionType="channel")
         assert (result.status, result.reason, result.halt) == ("sent", None, False)

@@ -262,7 +262,7 @@ async def test_a_second_revision_carries_filled_tables_on(
 async def test_this_release_works_on_tables_with_one_column_more(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As beside processes of a later one: nodes of both kinds run, a delivery is sent, read and retried (§9)."""
+    """As beside processes of a later one: nodes of both kinds run, a delivery is sent, read and retried (§8)."""
     await a_database(database_url).migrate()
     async with connected(database_url) as connection:
         for name in metadata.tables:

@@ -19,7 +19,7 @@ WALKS: Final = 12
 @check(
     "LOAD-1",
     profile="core",
-    clause="contract: What a host does (Plugins), Hooks; spec 1.7",
+    clause="contract: What a host does (Plugins), Hooks",
     causes=(
         "the host does not load plugins with FlowActions.load(host), which reads the entry points",
         "the host was loaded before the kit put its plugin on the path: load in make_host, not at import",
@@ -48,7 +48,7 @@ async def loads_installed_plugins(trial: Trial) -> None:
 @check(
     "LOAD-2",
     profile="core",
-    clause="contract: What a host does (Plugins); spec 1.7",
+    clause="contract: What a host does (Plugins)",
     causes=("the palette is a fixed list: make it of actions.node_types",),
 )
 async def shows_the_node_types_of_all_plugins(trial: Trial) -> None:

@@ -28,7 +28,7 @@ LEFT_OPEN = "the lifespan is entered by hand and never left: use async with, or 
 @check(
     "TASK-1",
     profile="core",
-    clause="contract: Lifetime and event loop; spec 1.7",
+    clause="contract: Lifetime and event loop",
     causes=(
         LIFESPAN,
         "the lifespan is opened at the first request, or in a task that the start does not wait for",
