@@ -20,7 +20,7 @@ from flowactions_plugin.operators.scope import Scope
 SHOWN: Final = 100
 """How many destinations a page has."""
 
-MOST_PAUSES: Final = 1000
+MOST_PAUSES: Final = 200
 """How many pauses are shown with the first page."""
 
 NO_ORGANIZATION: Final = "(alerts)"
@@ -32,7 +32,7 @@ class Destinations(msgspec.Struct, kw_only=True, rename="camel"):
 
     Attributes:
         data: the destinations: those whose last attempt has failed first.
-        pauses: the pauses, at most 1,000; none behind the first page.
+        pauses: the pauses, at most 200; none behind the first page.
         next_cursor: `--cursor` of the next page; `null`: this is the last one.
         more_pauses: whether further pauses exist.
     """
