@@ -23,7 +23,6 @@ from flowactions_plugin.cli.frame import (
 from flowactions_plugin.cli.options import (
     LIMIT,
     REASON,
-    SECRET,
     WHERE,
     WORDS,
     YES,
@@ -85,11 +84,6 @@ OUTBOX: Final = (
         "outbox:list_deliveries",
         "List deliveries, newest first.",
         WHERE,
-        option(
-            "--status",
-            "pending, retrying, delivered or dead; waiting, due, or behind another in order.",
-            metavar="STATE",
-        ),
         LIMIT,
         CURSOR,
         document="insights.results:Page",
@@ -157,7 +151,6 @@ DESTINATIONS: Final = (
         "destinations:list_destinations",
         "List destinations with the results of the last hour, those whose last attempt has failed first, and pauses.",
         organization_option(),
-        LIMIT,
         CURSOR,
         document="cli.destinations:Destinations",
         opens=True,
@@ -300,12 +293,11 @@ COMMANDS: Final = (
         "trial:send_test",
         """Send a small test event to a URL, and time each phase of it.
 
-        This process sends it, with the egress rules, the proxy and the certificates of the settings. If a secret is given,
-        the request is signed. The command writes nothing to a database, and does not retry.
+        This process sends it, with the egress rules, the proxy and the certificates of the settings. If the environment
+        has a WEBHOOK_SECRET, the request is signed. The command writes nothing to a database, and does not retry.
         """,
         click.Argument(["url"]),
         host_option(),
-        SECRET,
         exits={
             DONE: "the receiver answered with 2xx",
             FAILED: "it did not, or nothing could be sent; the line says why",
@@ -316,12 +308,16 @@ COMMANDS: Final = (
         "receiver:listen",
         """Receive webhooks here, verify their signatures and print them.
 
-        Without a signing secret, the command makes one and writes it to standard error: configure it in the webhook. With
-        FLOWACTIONS_ENVIRONMENT=development, webhooks may go to a receiver on this machine.
+        The signing secret is the environment's WEBHOOK_SECRET. Without it, the command makes one and writes it to standard
+        error: configure it in the webhook. With FLOWACTIONS_ENVIRONMENT=development, webhooks may go to a receiver on this
+        machine. The headers and the body of a request whose signature is not right are printed, too; with --json, all are.
         """,
-        option("--bind", "The address to listen at.", default="127.0.0.1", metavar="ADDRESS"),
-        option("--port", "The port; 0: any that is free.", type=click.IntRange(0, 65535), default=8420),
-        SECRET,
+        option(
+            "--port",
+            "The port, 0: any that is free; or an address and a port, '0.0.0.0:8420'.",
+            default="127.0.0.1:8420",
+            metavar="[ADDRESS:]PORT",
+        ),
         option(
             "--status answer",
             "The status of every answer; 500 or 429, for example, to watch retries.",
@@ -333,7 +329,6 @@ COMMANDS: Final = (
             "Send each request on to this URL as it came, and answer with the status that it gives.",
             metavar="URL",
         ),
-        option("--headers show_headers", "Print the headers and the body, too.", is_flag=True),
         document="cli.receiver:Received",
         exits={
             DONE: "stopped by Ctrl+C or SIGTERM",

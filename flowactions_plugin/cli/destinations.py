@@ -17,6 +17,12 @@ from flowactions_plugin.insights.results import DestinationState, Pause
 from flowactions_plugin.log_text import span
 from flowactions_plugin.operators.scope import Scope
 
+SHOWN: Final = 100
+"""How many destinations a page has."""
+
+MOST_PAUSES: Final = 200
+"""How many pauses are shown with the first page."""
+
 NO_ORGANIZATION: Final = "(alerts)"
 """Instead of an organization, where alerts are sent: they belong to none."""
 
@@ -26,7 +32,7 @@ class Destinations(msgspec.Struct, kw_only=True, rename="camel"):
 
     Attributes:
         data: the destinations: those whose last attempt has failed first.
-        pauses: the pauses, up to the same limit; none behind the first page.
+        pauses: the pauses, at most 200; none behind the first page.
         next_cursor: `--cursor` of the next page; `null`: this is the last one.
         more_pauses: whether further pauses exist.
     """
@@ -50,18 +56,18 @@ def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
 
 
 async def list_destinations(
-    context: CommandContext, organization: str | None, limit: int, cursor: str | None
+    context: CommandContext, organization: str | None, cursor: str | None
 ) -> tuple[Destinations, int]:
     """List destinations and pauses."""
     scope, rows, following = Scope(organization), list[DestinationState](), cursor
     while True:
-        page, following = await context.insights.destinations(scope, limit - len(rows), following)
+        page, following = await context.insights.destinations(scope, SHOWN - len(rows), following)
         rows += page
-        if following is None or len(rows) >= limit:
+        if following is None or len(rows) >= SHOWN:
             break
-    pauses = [] if cursor else await context.insights.pauses(scope, limit=limit + 1)
+    pauses = [] if cursor else await context.insights.pauses(scope, limit=MOST_PAUSES + 1)
     found = Destinations(
-        data=rows, pauses=pauses[:limit], next_cursor=following, more_pauses=len(pauses) > limit
+        data=rows, pauses=pauses[:MOST_PAUSES], next_cursor=following, more_pauses=len(pauses) > MOST_PAUSES
     )
     table(
         found.data,
@@ -93,7 +99,7 @@ async def list_destinations(
         },
     )
     if found.more_pauses:
-        hint(f"more than {limit} are paused: --limit shows further ones")
+        hint(f"more than {MOST_PAUSES:,} are paused: --organization shows those of one organization")
     return found, DONE
 
 

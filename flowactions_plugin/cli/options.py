@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -47,12 +47,6 @@ REASON: Final = option(
 )
 YES: Final = option("--yes -y", "Do not ask.", is_flag=True)
 LIMIT: Final = option("--limit", "The most that are shown.", type=click.IntRange(1, 1000), default=50)
-SECRET: Final = option(
-    "--secret-file",
-    "A file with the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
-    type=click.File("rb"),
-    metavar="FILE",
-)
 
 
 def organization_option(text: str = "Of this organization.") -> click.Option:
@@ -67,8 +61,8 @@ WHERE: Final = option(
 )
 
 
-def filter_of(where: str | None, **given: str | None) -> Filter:
-    """Return the filter of ``--where`` and of short forms of it, and say how its times were read.
+def filter_of(where: str | None) -> Filter:
+    """Return the filter of ``--where``, and say how its times were read.
 
     Raises:
         FilterInvalid: a value is wrong.
@@ -76,27 +70,8 @@ def filter_of(where: str | None, **given: str | None) -> Filter:
     from flowactions_plugin.clock import moment
     from flowactions_plugin.insights.filters import TIMES, parse
 
-    wanted = parse(where or "", fields={name: text for name, text in given.items() if text})
+    wanted = parse(where or "")
     times = [f"{name}:{moment(wanted.only(name))}" for name in sorted(TIMES) if wanted.values(name)]
     if times:
         hint(f"times in UTC: {' '.join(times)}")
     return wanted
-
-
-def read_secret(file: BinaryIO | None) -> str | None:
-    """Return the signing secret of a file, or that of the environment; ``None`` when there is none.
-
-    Raises:
-        click.UsageError: the file holds no text.
-    """
-    import os
-
-    if file is None:
-        return os.environ.get("WEBHOOK_SECRET") or None
-    try:
-        secret = file.read().decode().strip("\r\n")
-    except UnicodeDecodeError:
-        raise click.UsageError("The secret's file is not UTF-8.") from None
-    if not secret:
-        raise click.UsageError("The secret's file is empty.")
-    return secret

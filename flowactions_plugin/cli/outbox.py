@@ -22,10 +22,10 @@ from flowactions_plugin.storage.retention import DAY_MS
 
 
 async def list_deliveries(
-    context: CommandContext, limit: int, cursor: str | None, where: str | None, **given: str | None
+    context: CommandContext, limit: int, cursor: str | None, where: str | None
 ) -> tuple[Page, int]:
     """List deliveries; a page of a search that no index serves may be empty, so the next ones are asked for."""
-    wanted = filter_of(where, **given)
+    wanted = filter_of(where)
     rows: list[Delivery] = []
     while True:
         page = await context.insights.deliveries(Scope(), wanted, cursor, limit - len(rows))

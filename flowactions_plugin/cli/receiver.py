@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import signal
 import socket
@@ -13,14 +14,13 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 
 from flowactions_plugin.cli.frame import DONE
-from flowactions_plugin.cli.options import read_secret
 from flowactions_plugin.cli.output import block, line, status, wants_json, write_json
 from flowactions_plugin.clock import system_clock, to_iso
 from flowactions_plugin.egress.signature import (
@@ -75,15 +75,11 @@ class Received(msgspec.Struct, kw_only=True, rename="camel"):
     body_bytes: int
 
 
-def listen(
-    bind: str,
-    port: int,
-    secret_file: BinaryIO | None,
-    answer: int,
-    forward_to: str | None,
-    show_headers: bool,
-) -> int:
+def listen(port: str, answer: int, forward_to: str | None) -> int:
     """Receive until Ctrl+C or SIGTERM."""
+    address, _, number = port.rpartition(":")
+    if not number.isascii() or not number.isdigit() or int(number) > 65535:
+        raise click.UsageError("--port must be a port, or an address and a port.")
     as_json = wants_json()  # which no other thread knows
 
     def show(received: Received) -> None:
@@ -96,19 +92,20 @@ def listen(
             f"{received.received_at}  {received.verified:8}  {received.method} {received.target}  "
             f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{answered}{again}"
         )
-        if show_headers:
+        if received.verified != "verified":
             for name, value in received.headers:
                 line(f"    {name}: {value}")
             line()
             block(received.body)
 
-    secret = read_secret(secret_file)
-    if secret is None:
+    secret = os.environ.get("WEBHOOK_SECRET")
+    if not secret:
         secret = f"whsec_{secrets.token_urlsafe(24)}"
         status(f"signing secret of this run: {secret}")
     if forward_to is not None and not forward_to.startswith(("http://", "https://")):
         raise click.UsageError("--forward-to must be a URL that begins with http:// or https://.")
-    with Receiver((bind, port), secret, answer, forward_to, show) as receiver:
+    where = address.strip("[]") or "127.0.0.1", int(number)
+    with Receiver(where, secret, answer, forward_to, show) as receiver:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         address, bound = receiver.socket.getsockname()[:2]
         try:
@@ -156,7 +153,7 @@ class Receiver(ThreadingTCPServer):
             super().__init__(address, _Connection)
         except OSError as exc:
             where = f"{address[0]}, port {address[1]} cannot be listened at"
-            raise CannotRun(f"{where}: {exc.strerror}; give another --port, or --bind") from None
+            raise CannotRun(f"{where}: {exc.strerror}; give another --port") from None
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Let a connection end when the other side has gone away."""

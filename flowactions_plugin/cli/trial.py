@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import os
 import time
 from collections.abc import Sequence
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from flowactions_plugin.cli.context import context_of
 from flowactions_plugin.cli.frame import DONE, FAILED
-from flowactions_plugin.cli.options import read_secret
 from flowactions_plugin.cli.output import block, line
 from flowactions_plugin.clock import system_clock, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Outcome
@@ -31,10 +30,10 @@ class _Message(NamedTuple):
     body: bytes | None
 
 
-def send_test(url: str, host: str | None, secret_file: BinaryIO | None) -> int:
+async def send_test(url: str, host: str | None) -> int:
     """Send a test event, and print the result."""
-    secret = read_secret(secret_file)  # before the event loop runs: in it, Ctrl+C ends no read of the terminal
-    sent = asyncio.run(_send(url, host, secret))
+    secret = os.environ.get("WEBHOOK_SECRET") or None
+    sent = await _send(url, host, secret)
     phases = {name: seconds * 1000 for name, seconds in (sent.phases or {}).items()}
     for name, ms in phases.items():
         failed = "  failed here" if sent.error and name == [*phases][-1] else ""

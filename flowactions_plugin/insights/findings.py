@@ -89,6 +89,7 @@ SYNCHRONIZE: Final = (
 GRANT: Final = (
     "grant it, as in production.md: SELECT, INSERT, UPDATE, DELETE ON ALL TABLES, USAGE ON ALL SEQUENCES"
 )
+START: Final = "start the host, or 'flowactions worker' if the host does not deliver by itself"
 TERMINATE: Final = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends it"
 
 
@@ -212,10 +213,15 @@ def _stalled(facts: Facts) -> Iterator[Finding]:
     last = f"the last claim was {about(min(claims))} ago" if claims else "nothing has been claimed"
     nobody = f"although {'a worker is' if alive == 1 else f'{alive} workers are'} alive"
     words = f"rows have been due for {about(due)} and {last}, {nobody if alive else 'and no worker is alive'}"
-    advice = (
-        "start the host or a worker, read the last lines of its log, and see that it claims: flowactions status"
+    advice = "read the last lines of their logs, which say why nothing is claimed; then start them again"
+    yield Finding(
+        "failed",
+        "deliveries",
+        words,
+        advice if alive else START,
+        page="/deliveries?q=status%3Adue",
+        state="stalled",
     )
-    yield Finding("failed", "deliveries", words, advice, page="/deliveries?q=status%3Adue", state="stalled")
 
 
 def _claims(facts: Facts) -> list[int]:
@@ -293,8 +299,7 @@ def _no_worker(facts: Facts) -> Finding:
         # As while the only one is restarted.
         is_restarted = seen is not None and facts.now - seen < ABSENT_MS
         level = "warning" if is_restarted else "failed"
-    advice = "start the host, or 'flowactions worker' if the host does not deliver by itself"
-    return Finding(level, "workers", words, advice, state="no_worker" if is_absent else "")
+    return Finding(level, "workers", words, START, state="no_worker" if is_absent else "")
 
 
 def _most_fail(facts: Facts) -> Iterator[Finding]:

@@ -205,6 +205,12 @@ class Insights:
             lambda connection: search.page(connection, self._database, scope, wanted, before, limit)
         )
 
+    async def bodies(self, scope: Scope, ids: Sequence[str]) -> dict[str, str]:
+        """Return the stored bodies of deliveries by their ids."""
+        query = select(outbox.c.id, outbox.c.body).where(outbox.c.id.in_(ids), *of_scope(outbox, scope))
+        rows = await self._rows(query, len(ids)) if ids else ()
+        return {row.id: bytes(row.body or b"").decode("utf-8", "replace") for row in rows}
+
     async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
         """Count deliveries, up to a limit, among some thousand rows where no index serves the filter."""
         return await self._read(

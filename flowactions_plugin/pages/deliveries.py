@@ -81,12 +81,15 @@ async def list_deliveries(visit: NamedDependency[Visit]) -> Response[bytes]:
         page = await visit.insights.deliveries(visit.scope, wanted, cursor, ROWS)
         counted = await visit.insights.count(visit.scope, wanted)
         words, shown = str(wanted), wanted.fields()
+    chat = [row.id for row in page.rows if kind_of(row.destination) == CHAT]
+    texts = {name: _text_of(body) for name, body in (await visit.insights.bodies(visit.scope, chat)).items()}
     state = wanted.only("status")
     beside = [term for term in wanted.terms if term.excluded or term.name not in {each.name for each in fields}]
     return visit.page(
         "deliveries.html",
         status=HTTPStatus.OK if wrong is None else HTTPStatus.BAD_REQUEST,
         page=page,
+        texts=texts,
         counted=counted,
         cursor=cursor,
         words=words,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
+from urllib.parse import unquote
 
 from markupsafe import Markup, escape
 
@@ -47,6 +48,11 @@ def place(url: str) -> str:
     host, slash, path = rest.partition("?")[0].partition("/")
     shown = host.removesuffix(":443" if scheme == "https" else ":80") + slash + path
     return shown if scheme == "https" else f"{scheme}://{shown}" if rest else url
+
+
+def channel(url: str) -> str:
+    """Return the channel or member to which the URL of a chat message leads."""
+    return unquote(url.rpartition("/")[2])
 
 
 def breakable(place: str) -> Markup:

@@ -98,6 +98,7 @@ class Renderer:
             "timed": formats.timed,
             "number": formats.number,
             "place": formats.place,
+            "channel": formats.channel,
             "breakable": formats.breakable,
             "plural": plural,
             "clock_offset": clock_offset,

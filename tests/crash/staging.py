@@ -365,7 +365,7 @@ async def secret_wrong(stage: Stage) -> None:
     await stage.field.enqueue(3, webhookRetryOnFailure=True)
     await stage.send("retrying", 3)
     stage.url = stage.field.receiver.url
-    (stage.directory / "secret").write_text("whsec_" + KEY)
+    stage.settings[1] = {"WEBHOOK_SECRET": "whsec_" + KEY}
 
 
 async def waits_here(stage: Stage) -> None:

@@ -251,7 +251,7 @@ def shown(incident: str) -> list[Shown]:
     for block in re.findall(r"```console\n(.*?)```", section, re.DOTALL):
         first, *lines = block.splitlines()
         found.append(
-            Shown(first.removeprefix("$ flowactions "), [line for line in lines if line not in {"", "…"}])
+            Shown(first.partition("flowactions ")[2], [line for line in lines if line not in {"", "…"}])
         )
     return found
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -249,7 +248,7 @@ class Terminal:
         self._seen = 0
         self._file = tempfile.NamedTemporaryFile()  # noqa: SIM115  closed by `end`
         self._process = subprocess.Popen(
-            shlex.split(command),
+            ["bash", "-c", command],  # noqa: S607  which becomes the command, so that a signal reaches it
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -14,7 +14,6 @@ from flowactions_plugin.cli.frame import call, command
 from flowactions_plugin.errors import ActionInvalid, FilterInvalid, SchemaNewer, StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
 from tests.commanding import ROOT
-from tests.waiting import SAFETY_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -104,25 +103,3 @@ def test_a_made_key_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
         keys.add(capsys.readouterr().out.strip())
     assert len(keys) == 3
     assert len(read_settings({"FLOWACTIONS_ENCRYPTION_KEYS": ",".join(keys)}).encryption_keys) == 3
-
-
-def test_completion_reads_no_file_that_an_option_names(tmp_path: Path) -> None:
-    """Standard input is the terminal's then, and reading it would stop the shell."""
-    asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_CWORD": "4"}
-    asked["COMP_WORDS"] = "flowactions send-test --secret-file - --ho"
-    read, write = os.pipe()
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "flowactions_plugin.cli"],
-            env={**os.environ, **asked},
-            stdin=read,
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            timeout=SAFETY_SECONDS,
-        )
-    finally:
-        os.close(read)
-        os.close(write)
-    assert done.stdout.split() == ["plain,--host"]

@@ -233,4 +233,4 @@ async def test_times_are_said_as_they_were_read(run: Run, queue: Queue) -> None:
     assert said in (await run("outbox", "list", *given)).err
     assert said in (await run("outbox", "retry", *given)).err
     assert "times" not in (await run("outbox", "list", "--json", *given)).err
-    assert "times" not in (await run("outbox", "list", "--status", "dead")).err
+    assert "times" not in (await run("outbox", "list", "--where", "status:dead")).err

@@ -87,10 +87,8 @@ def phases_of(sent: Ended) -> dict[str, float]:
 async def test_what_is_sent_is_received_and_verified(tmp_path: Path) -> None:
     """Both commands, with one secret, by the way that real deliveries take."""
     async with listen("--json", WEBHOOK_SECRET=SECRET) as receiver:
-        (tmp_path / "secret").write_text(f"{SECRET}\n")
-        sent = await command(
-            *("send-test", f"{receiver.url}hook?a=1", "--secret-file", "secret"), cwd=tmp_path, **DEVELOPMENT
-        )
+        url = f"{receiver.url}hook?a=1"
+        sent = await command("send-test", url, cwd=tmp_path, WEBHOOK_SECRET=SECRET, **DEVELOPMENT)
         code, out = await receiver.end(lines=1)
     assert (sent.code, code) == (0, 0)
     assert "delivered: it answered 200 (signed)\n" in sent.out
@@ -136,6 +134,7 @@ async def test_another_secret_is_wrong(tmp_path: Path) -> None:
     assert (sent.code, code) == (1, 0)
     assert "not delivered: it answered 503" in sent.out
     assert "  wrong  " in out
+    assert '"test": true' in out
 
 
 async def test_a_secret_is_made_and_told_where_there_is_none() -> None:
@@ -153,7 +152,7 @@ async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
         b"P" + hostile + b" /\x1b[31m\xe2\x80\xae HTTP/1.1\r\nx-service-webhook-id: \x9b1m\r\n"
         b"x-y: " + hostile + b"\r\nContent-Length: 12\r\n\r\na\x1b[2J\nb\r\0" + b"\xff\xfe\xe2"
     )
-    async with listen("--headers", WEBHOOK_SECRET=SECRET) as receiver:
+    async with listen(WEBHOOK_SECRET=SECRET) as receiver:
         assert (await receiver.answer(request)).startswith(b"HTTP/1.1 200")
         _, out = await receiver.end(lines=7)
     assert all(character.isprintable() or character == "\n" for character in out), repr(out)
@@ -245,12 +244,15 @@ async def test_a_signal_ends_it_without_a_word(number: int) -> None:
 
 
 def test_a_taken_port_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    """It says what to do."""
+    """It says what to do; with an address before it, another address is taken."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["listen", "--port", str(port)]) == 2
+        for said in (str(port), f"127.0.0.1:{port}"):
+            assert main(["listen", "--port", said]) == 2
+        for wrong in ("x", "65536", "::1", "127.0.0.1:"):
+            assert main(["listen", "--port", wrong]) == 2
     assert (
-        f"port {port} cannot be listened at: Address already in use; give another --port, or --bind"
+        f"port {port} cannot be listened at: Address already in use; give another --port"
         in capfd.readouterr().err
     )
 

@@ -109,6 +109,9 @@ def test_rows_that_nobody_claims_have_stalled(signs: Facts, state: str, says: st
     assert verdict.state == state
     assert says in verdict.reason
     assert signs.alive or "being claimed" not in verdict.reason
+    stalled = [each for each in findings_of(signs) if each.state == "stalled"]
+    does = "read the last lines of their logs" if signs.alive else "start the host, or 'flowactions worker'"
+    assert [advice_of(each).startswith(does) for each in stalled] == [True] * len(stalled)
 
 
 SIX = [Share(f"o{number}", 24, 24, 1) for number in range(6)]

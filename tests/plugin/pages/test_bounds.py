@@ -114,7 +114,7 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
     assert len(answer["data"]) == 100
     documents = {
         ("outbox", "list"): (("rows", 50),),
-        ("destinations", "list"): (("data", 50), ("pauses", 50)),
+        ("destinations", "list"): (("data", 100), ("pauses", 200)),
     }
     for words, lists in documents.items():
         ended = await command(*words, "--json", cwd=tmp_path, **site.host.settings)

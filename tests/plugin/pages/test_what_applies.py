@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from itertools import count
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.schema import BEHIND_MS
 from tests.plugin.pages.conftest import Site
+from tests.support import services_of
 
 NOW = int(time.time() * 1000)
 SECONDS = count()
@@ -207,3 +210,22 @@ async def test_a_chat_message_is_shown_as_its_text(site: Site, body: bytes, show
     page = (await site.get(f"/deliveries/{row}")).text
     assert f'<pre tabindex="0">{shown}</pre>' in page
     assert "As curl" not in page
+    for titled in (page.partition("<h1>")[2], (await site.get("/deliveries")).text.partition("<tbody")[2]):
+        assert f'C1 · <span class="text">{shown}</span>' in titled
+    assert "C1" in page.partition("</title>")[0]
+
+
+async def test_the_title_of_a_chat_message_has_its_first_words(site: Site) -> None:
+    """The channel as the provider names it; lists read no body of a webhook, and none of another organization."""
+    words = "word " * 40
+    row, other = await site.put(body=json.dumps({"text": words}).encode()), await site.put(body=b"webhook body")
+    await site.execute(
+        "UPDATE flowactions_outbox SET destination = 'chat://T1', url = 'chat://T1/a%2Fb' WHERE id = :id",
+        id=row,
+    )
+    listed = (await site.get("/deliveries")).text
+    assert f'a/b · <span class="text">{words[:54]}...</span>' in listed
+    assert "webhook body" not in listed
+    insights = services_of(site.host)._insights
+    assert set(await insights.bodies(Scope(), [row, other])) == {row, other}
+    assert await insights.bodies(Scope("nobody"), [row, other]) == {}
