@@ -98,7 +98,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "experiences-by-id": ("TENANCY-7", "of another organization, is answered 202", "AUTH-4"),
     "fixed-palette": ("EDIT-1 LOAD-2", "the palette must offer 'probe' once", "HALT-1"),
     "own-preview": ("SAVING-3", "the preview shows a secret that the plugin has masked", "SAVING-1"),
-    "slash-in-an-id": ("LOGIC-1", "it may hold no slash", "HALT-1"),
+    "slash-in-an-id": ("HTTP-12", "must not hold a slash", "LOGIC-1"),
     "ids-made-anew": ("SAVING-2", "has other node ids than before", "SAVING-1"),
     "position-is-a-number": ("PACING-11", "after its flow was edited, a run showed a step twice", "PACING-4"),
     "global-cache": ("LOAD-3", "one walks the other's flow", "HALT-1"),

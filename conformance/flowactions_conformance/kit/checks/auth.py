@@ -58,7 +58,7 @@ async def everybody_gets_what_they_may(trial: Trial) -> None:
     logins = (reader, backend) if provides(trial, "api_principal") else (reader,)
     await trial.seed(world=trial.world(logins=logins))
     credentials = {who.kind: await trial.call("headers", who) for who in logins}
-    logic = _logic(trial.of_host(trial.agent))
+    logic = _logic(trial, trial.agent)
     for route in (*(each for each in ROUTES if each.caller == "dashboard"), logic):
         await _refused(trial, route, {}, "without a credential")
         if route.caller == "backend":
@@ -116,7 +116,7 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
         await trial.seed(world=trial.world(logins=(own, other)))
         credentials = [await trial.call("headers", who) for who in (own, other)]
         whose = "a person" if kind == "dashboard" else "a backend"
-        path = route or _logic(trial.of_host(trial.agent))
+        path = route or _logic(trial, trial.agent)
         answers = {how: await _send(trial, path, headers) for how, headers in altered(*credentials)}
         wrong = {
             how: answer.status_code for how, answer in answers.items() if answer.status_code not in REFUSED
@@ -186,7 +186,7 @@ async def backends_keep_to_their_agents(trial: Trial) -> None:
         await trial.seed(world=trial.world(agents=agents, logins=(who,)))
         headers = await trial.call("headers", who)
         for agent in (trial.agent, second, nowhere):
-            answer = await _send(trial, _logic(trial.of_host(agent)), headers)
+            answer = await _send(trial, _logic(trial, agent), headers)
             # Past the agent; the body of this request is empty.
             gets_in = agent in allowed
             trial.answers(
@@ -210,6 +210,5 @@ async def _send(trial: Trial, route: Route, headers: Mapping[str, str]) -> httpx
     return await trial.request(route.method, route.path, headers=both, **sending)
 
 
-def _logic(agent: str) -> Route:
-    path = f"/v1/agents/{agent}/experiences/nothing/logic-webhook"
-    return Route("POST", path, "backend", frozenset({400}), json={})
+def _logic(trial: Trial, agent: str) -> Route:
+    return Route("POST", trial.logic_path(agent), "backend", frozenset({400}), json={})

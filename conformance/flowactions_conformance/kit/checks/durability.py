@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
+from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable, NotTried
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import chat
 from flowactions_conformance.kit.support.client import Client
@@ -190,7 +190,15 @@ def _raised(trial: Trial, node: Action) -> bool:
 
 
 async def _kept_of_a_failed_commit(trial: Trial, flow: Flow, node: str) -> int:
-    """Open a run whose commit fails; return how many runs were kept: one, if the host repeats what has failed."""
+    """Open a run whose commit fails; return how many runs were kept: one, if the host repeats what has failed.
+
+    What the host has confirmed, it must know: then it has repeated the transaction, or only its own store.
+
+    Raises:
+        CheckFailed: it does not know the run.
+        NotTestable: no commit has failed.
+        NotTried: nobody says whether one has.
+    """
     await trial.call("fail_commit")
     try:
         turn = await trial.open(flow, content="first")
@@ -211,10 +219,19 @@ async def _kept_of_a_failed_commit(trial: Trial, flow: Flow, node: str) -> int:
             actual=f"open() returned the session {turn.session}; next() of it: {exc}",
             causes=(CONFIRMED,),
         ) from exc
-    raise NotTestable(
-        "fail_commit() has no effect: open() returned a run as if nothing had failed, and the host has kept it. Make the"
-        " commit fail by which the host stores the next opened run; if your host repeats it, repeat all of it"
-    )
+    try:
+        failed: int = await trial.call("failed_commits")
+    except NotTried:
+        raise NotTried(
+            "open() returned a run that the host has kept: it repeats what failed, which is right, or fail_commit() of the driver"
+            " has no effect. If it repeats, write failed_commits() of the driver, and this is tried"
+        ) from None
+    if not failed:
+        raise NotTestable(
+            "fail_commit() has no effect: open() returned a run as if nothing had failed, and the host has kept it. Make the"
+            " commit fail by which the host stores the next opened run"
+        )
+    return 1
 
 
 async def _survives(trial: Trial, end: Callable[[], Awaitable[None]], what: str) -> None:

@@ -34,13 +34,6 @@ async def arrives_as_configured(trial: Trial) -> None:
     row = survey.row("row", survey.action("of-row", **{"X-Row": "row's own"}))
     group = survey.group("group", survey.action("of-group", OTHER_SECRET, **{"X-Group": "group's own"}))
     await survey.seed(row, group)
-    for kit_id in (trial.agent, survey.id):
-        stands_in_paths = trial.of_host(kit_id)
-        trial.expect(
-            "/" not in stands_in_paths and stands_in_paths not in {".", ".."},
-            "the id of an agent or experience stands in paths: it may hold no slash, and not be '.' or '..'",
-            actual=stands_in_paths,
-        )
     for trigger, name, secret, header in (
         (row, "of-row", SECRET, ("x-row", "row's own")),
         (group, "of-group", OTHER_SECRET, ("x-group", "group's own")),

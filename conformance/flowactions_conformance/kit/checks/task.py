@@ -216,7 +216,7 @@ async def _ask_everything(trial: Trial) -> None:
     for number, node in enumerate(nodes):
         draft = {"agentId": agent, "node": {"type": NODE, "id": "node", "config": {}}}
         await trial.request("POST", "/integrations/nodes/check", who=trial.author, json=draft)
-        path = f"/v1/agents/{agent}/experiences/nothing/logic-webhook"
+        path = trial.logic_path(trial.agent)
         await trial.request("POST", path, who=signed_in, json={**action, "actionIndex": 0})
         if "agents_using" in has:
             await trial.request("GET", "/integrations/chat/connection", who=trial.author)

@@ -180,7 +180,7 @@ async def the_card_names_own_agents(trial: Trial) -> None:
     )
     idle = Agent(id=trial.id("idle"), name="Idle", organization=trial.organization)
     other_chat = Action(id=trial.id("other-chat"), type=chat.type, config=chat.config)
-    webhooks = trial.flow(trial.webhook("idle"), name="idle-flow", agent=idle.id)
+    webhooks = trial.flow(trial.webhook("of-idle"), name="idle-flow", agent=idle.id)
     flows = (pair.flow(chat, other=False), pair.flow(other_chat, other=True), webhooks)
     await trial.seed(world=pair.world(*flows, agents=(idle,)))
     await connect(trial, trial.author)
@@ -211,12 +211,16 @@ async def backends_keep_to_their_organization(trial: Trial) -> None:
     own, other = pair.backend(trial.organization), pair.backend(pair.other)
     await trial.seed(world=pair.world(logins=(own, other)))
     for who, agent, foreign in ((own, trial.agent, pair.other_agent), (other, pair.other_agent, trial.agent)):
-        await _answers(trial, "POST", _logic(trial, agent), who, {400}, "the agent's own organization", json={})
-        await _answers(trial, "POST", _logic(trial, foreign), who, HIDDEN, "another organization", json={})
+        await _answers(
+            trial, "POST", trial.logic_path(agent), who, {400}, "the agent's own organization", json={}
+        )
+        await _answers(trial, "POST", trial.logic_path(foreign), who, HIDDEN, "another organization", json={})
     callers = [(own, trial.agent), (other, pair.other_agent)] * AT_ONCE
     await asyncio.gather(
         *(
-            _answers(trial, "POST", _logic(trial, agent), who, {400}, "its own organization, at once", json={})
+            _answers(
+                trial, "POST", trial.logic_path(agent), who, {400}, "its own organization, at once", json={}
+            )
             for who, agent in callers
         )
     )
@@ -320,9 +324,9 @@ async def actions_are_their_organizations(trial: Trial) -> None:
         (other, pair.other_agent, "another organization"),
         (own, second.id, "another agent"),
     ):
-        path = _logic(trial, agent, survey.id)
+        path = trial.logic_path(agent, survey.id)
         await _answers(trial, "POST", path, who, {400, *HIDDEN}, of, json=body)
-    nothing = _logic(trial, trial.agent)
+    nothing = trial.logic_path(trial.agent)
     await _answers(trial, "POST", nothing, own, {400, *HIDDEN}, "no such experience", json=body)
     theirs = TriggerRef(
         organization=pair.other, agent=pair.other_agent, experience=survey.id, trigger=survey.triggers[0].id
@@ -331,7 +335,7 @@ async def actions_are_their_organizations(trial: Trial) -> None:
         await trial.call("trigger", theirs)
     except (DriverFault, NotTestable) as exc:
         trial.note("host", f"refuses: {exc}")
-    path = _logic(trial, trial.agent, survey.id)
+    path = trial.logic_path(trial.agent, survey.id)
     await _answers(trial, "POST", path, own, {202}, "the agent's own organization", json=body)
     await trial.nothing_more_is_sent()
     wrong = [name for name in ("a-twin", "z-twin") if trial.arrivals(name)]
@@ -350,7 +354,11 @@ async def _sees_no_other(trial: Trial, who: Login, other: Login, delivery: str) 
     }
     asked: dict[str, tuple[str, Mapping[str, str]]] = {
         **pages,
-        **{f"the header {name}": (OUTBOX, {**credentials, name: theirs}) for name in NAMED_BY},
+        **{
+            f"the header {name}": (OUTBOX, {**credentials, name: theirs})
+            for name in NAMED_BY
+            if theirs.isascii() and theirs.isprintable()
+        },
     }
     if renamed != credentials:
         asked["the headers of the driver"] = (OUTBOX, renamed)
@@ -383,7 +391,3 @@ async def _answers(
     answer = await trial.request(method, path, who=who, **sending)
     said = f"{method} {path} by {who.id}, of {of}, is answered {answer.status_code}"
     trial.answers(answer, answer.status_code in expected, said, sorted(expected))
-
-
-def _logic(trial: Trial, agent: str, experience: str = "nothing") -> str:
-    return f"/v1/agents/{trial.of_host(agent)}/experiences/{trial.of_host(experience)}/logic-webhook"
