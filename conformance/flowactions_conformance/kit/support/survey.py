@@ -38,6 +38,16 @@ class Survey:
         trial = self.trial
         return Experience(id=self.id, organization=trial.organization, agent=trial.agent, triggers=triggers)
 
+    def ref(self) -> dict[str, Any]:
+        """Return what the references of all of its actions have, as the plugin gives them to the host."""
+        of, trial = self.trial.of_host, self.trial
+        ids = {
+            "organizationId": of(trial.organization),
+            "agentId": of(trial.agent),
+            "experienceId": of(self.id),
+        }
+        return {**ids, "actionIndex": 0}
+
     def row(self, name: str, *actions: TriggerAction) -> Trigger:
         """Return a row of the experience's triggers."""
         return Trigger(id=self.trial.id(name), actions=actions)
