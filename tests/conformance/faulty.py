@@ -488,6 +488,10 @@ ALTERED = [
         except RuntimeError:
             logging.getLogger(__name__).exception("commit")
 """),
+    host("cancelled-is-nothing", "A call that was cancelled answers that nothing exists.", "        row = await self.store.one(tables.agents, id=agent_id)\n", "        try:\n            await asyncio.sleep(0)\n            row = await self.store.one(tables.agents, id=agent_id)\n        except asyncio.CancelledError:\n            row = None\n"),
+    host("lock-kept", "A lock that a call holds is kept when the call is cancelled.", "        row = await self.store.one(tables.agents, id=agent_id)\n", "        lock = self.__dict__.setdefault('_lock', asyncio.Lock())\n        await asyncio.wait_for(lock.acquire(), 5)\n        row = await self.store.one(tables.agents, id=agent_id)\n        lock.release()\n"),
+    host("actions-during-an-outage", "No action exists while the database fails.", "        experience = await self.store.one(\n            tables.experiences,\n            id=ref.experience_id,\n            agent_id=ref.agent_id,\n            organization_id=ref.organization_id,\n        )\n", "        experience = None\n        with suppress(RuntimeError):\n            experience = await self.store.one(tables.experiences, id=ref.experience_id, agent_id=ref.agent_id, organization_id=ref.organization_id)\n"),
+    driver("previews-for-strangers", "Whoever asks gets a preview for a flow, as its authors do.", "        headers = self.headers(who)\n        edited", "        headers = self.headers(next(each for each in self._authors.values() if each.organization.endswith(flow.rpartition('-')[2])))\n        edited"),
     walker("leaves-a-mark", "A run is marked as busy while it goes on, and a process that is killed leaves the mark.", "    async def next(self", """    async def next(self, run, from_step):
         mark = Path(self._store.engine.url.database).parent / f"busy-{run.id}"
         try:

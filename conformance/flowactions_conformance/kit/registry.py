@@ -28,6 +28,7 @@ GROUPS: Final = (
     "eager",
     "halt",
     "auth",
+    "methods",
     "pacing",
     "loops",
     "saving",

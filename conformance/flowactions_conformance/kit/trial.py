@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 
@@ -32,6 +33,7 @@ from flowactions_conformance.kit.values import Values
 from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
 from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
+from flowactions_hookspecs.checks import id_fault, path_id_fault
 
 MAX_MOMENTS: Final = 200
 MAX_LOGGED: Final = 100
@@ -48,6 +50,9 @@ OVERLOAD: Final = (
 """In what is logged when the plugin could not do its part, or the host did not answer it in time; and in the errors of PostgreSQL
 when it refuses a connection. The hosts of a run may need more connections than the server allows."""
 POLL_SECONDS: Final = 0.05
+ABOUT_IDS: Final = "HTTP-12"
+"""The check that tells of ids which the contract does not allow."""
+MAX_SHOWN: Final = 300
 
 
 class Trial(Parts):
@@ -184,11 +189,26 @@ class Trial(Parts):
 
     # What a check does to the host
 
-    async def seed(self, *flows: Flow, world: World | None = None) -> None:
-        """Has the host make this check's organization, agent, author and flows, or another world."""
+    async def seed(self, *flows: Flow, world: World | None = None, host: Host | None = None) -> None:
+        """Has the host make this check's organization, agent, author and flows, or another world.
+
+        Raises:
+            NotTried: one of the host's ids is none that the contract allows: the plugin refuses it everywhere.
+        """
         world = world or self.world(*flows)
         self.note("kit", f"seed {len(world.flows)} flows")
-        self.ids.update(await self.call("seed", world))
+        self.ids.update(await self.call("seed", world, host=host))
+        fault = self.id_fault(world)
+        if fault and self.check.id not in {ABOUT_IDS, "PREFLIGHT-0"}:
+            raise NotTried(f"{fault}, as {ABOUT_IDS} says")
+
+    def id_fault(self, world: World) -> str:
+        """Return in words what is wrong with one of the host's ids; empty: nothing is."""
+        in_paths = {each.id for each in world.agents} | {each.id for each in world.experiences}
+        for kit_id, id_ in {**{each: each for each in in_paths}, **self.ids}.items():
+            if (fault := path_id_fault(id_) if kit_id in in_paths else id_fault(id_)) is not None:
+                return f"the host's id {id_[:MAX_SHOWN]!r} of {kit_id} {fault}"
+        return ""
 
     async def call(self, method: str, *arguments: object, host: Host | None = None) -> Any:
         """Call a method of the host's driver.
@@ -274,6 +294,11 @@ class Trial(Parts):
         self.answers(answer, 200, "the plugin could not enqueue a webhook")
         receipt: dict[str, Any] = answer.json()
         return receipt
+
+    def logic_path(self, agent: str, experience: str = "nothing") -> str:
+        """Return the path at which a backend triggers actions of an agent's experience (kit ids)."""
+        of_agent, of_experience = (quote(self.of_host(each), safe="") for each in (agent, experience))
+        return f"/v1/agents/{of_agent}/experiences/{of_experience}/logic-webhook"
 
     async def start(self, **options: Any) -> Host:
         """Start a host of this check's own; see `Session.start`."""

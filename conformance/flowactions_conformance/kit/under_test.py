@@ -288,6 +288,13 @@ class HostDriver:
         """
         raise NotImplementedError
 
+    async def failed_commits(self) -> int:
+        """Return how many commits `fail_commit` has made fail. Optional, profile ``durability``.
+
+        Only a host that repeats what failed needs it: it shows that `fail_commit` has had an effect.
+        """
+        raise NotImplementedError
+
     async def fail_database(self, fails: bool) -> None:
         """Make the host's own queries fail from now on, as if its database did not answer; or let them work again.
 

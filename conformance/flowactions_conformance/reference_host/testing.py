@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Literal
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -91,7 +92,7 @@ class ServedDriver(HostDriver):
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
         """Open the flow as the widget does."""
-        return await self._turn(f"/run/flows/{flow}/open", {"userId": user, "content": content})
+        return await self._turn(f"/run/flows/{_in_path(flow)}/open", {"userId": user, "content": content})
 
     async def next(self, session: str, step: str | None = None) -> Turn:
         """Presses Next in the widget."""
@@ -105,7 +106,7 @@ class ServedDriver(HostDriver):
         """Save the flow over the version that is there, as the editor does, which shows the problems of the answer."""
         stored = msgspec.to_builtins(_stored(flow))
         body = {name: stored[name] for name in ("name", "agentId", "kind", "items")}
-        path, headers = f"/api/flows/{flow.id}", self.headers(who)
+        path, headers = f"/api/flows/{_in_path(flow.id)}", self.headers(who)
         opened = (await self._client.get(path, headers=headers)).raise_for_status()
         headers = {**headers, "if-match": opened.headers["etag"]}
         answer = await self._client.put(path, json=body, headers=headers)
@@ -115,7 +116,7 @@ class ServedDriver(HostDriver):
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
         """Request the plugin's ready route, as the editor does, for the agent whose flow is edited."""
         headers = self.headers(who)
-        edited = await self._client.get(f"/api/flows/{flow}", headers=headers)
+        edited = await self._client.get(f"/api/flows/{_in_path(flow)}", headers=headers)
         body = {
             "agentId": edited.raise_for_status().json()["data"]["agentId"],
             "node": {"id": node.id, "type": node.type, "config": node.config},
@@ -134,7 +135,8 @@ class ServedDriver(HostDriver):
 
     async def trigger(self, ref: TriggerRef) -> None:
         """Fire a trigger like a person at the dashboard."""
-        path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
+        experience, trigger = map(_in_path, (ref.experience, ref.trigger))
+        path = f"/api/experiences/{experience}/triggers/{trigger}/actions/{ref.action_index}/fire"
         author = self._authors[ref.organization]
         (await self._client.post(path, headers=self.headers(author))).raise_for_status()
 
@@ -152,6 +154,7 @@ class ReferenceDriver(ServedDriver):
         super().__init__(made.host.store, env)
         self.made = made
         self.app = made.app
+        self._failed_commits = 0
 
     async def fail_commit(self) -> None:
         """Has the transaction in which the next run is written roll back."""
@@ -162,9 +165,14 @@ class ReferenceDriver(ServedDriver):
             self._store.transaction = begin  # type: ignore[method-assign]
             async with begin() as connection:
                 yield connection
+                self._failed_commits += 1
                 raise RuntimeError("the commit fails, because the kit has asked for it")
 
         self._store.transaction = failing  # type: ignore[method-assign]
+
+    async def failed_commits(self) -> int:
+        """Count them."""
+        return self._failed_commits
 
     async def fail_database(self, fails: bool) -> None:
         """Has every query that reads one row raise."""
@@ -186,6 +194,10 @@ class ReferenceDriver(ServedDriver):
                 raise RuntimeError("the database fails, because the kit has asked for it")
 
         self._store.put = failing  # type: ignore[method-assign]
+
+
+def _in_path(id_: str) -> str:
+    return quote(id_, safe="")
 
 
 def _token(who: Login) -> str:

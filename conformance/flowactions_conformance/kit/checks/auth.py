@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Final
 
 import httpx
-from msgspec.structs import replace
 
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.credentials import altered, replaced
 from flowactions_conformance.kit.support.evidence import provides
 from flowactions_conformance.kit.support.routes import ROUTES, Route
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Agent, Login
+from flowactions_conformance.kit.under_test import Login
 
 REFUSED: Final = frozenset({401, 403})
 """The plugin says 401. A host that refuses such a request before may say 403."""
@@ -58,7 +57,7 @@ async def everybody_gets_what_they_may(trial: Trial) -> None:
     logins = (reader, backend) if provides(trial, "api_principal") else (reader,)
     await trial.seed(world=trial.world(logins=logins))
     credentials = {who.kind: await trial.call("headers", who) for who in logins}
-    logic = _logic(trial.of_host(trial.agent))
+    logic = _logic(trial, trial.agent)
     for route in (*(each for each in ROUTES if each.caller == "dashboard"), logic):
         await _refused(trial, route, {}, "without a credential")
         if route.caller == "backend":
@@ -116,7 +115,7 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
         await trial.seed(world=trial.world(logins=(own, other)))
         credentials = [await trial.call("headers", who) for who in (own, other)]
         whose = "a person" if kind == "dashboard" else "a backend"
-        path = route or _logic(trial.of_host(trial.agent))
+        path = route or _logic(trial, trial.agent)
         answers = {how: await _send(trial, path, headers) for how, headers in altered(*credentials)}
         wrong = {
             how: answer.status_code for how, answer in answers.items() if answer.status_code not in REFUSED
@@ -127,75 +126,6 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
             expected="401: all of a credential is compared",
             actual=wrong,
         )
-
-
-@check(
-    "AUTH-7",
-    profile="core",
-    clause="contract: What a host does (Credentials), What a host provides (may_change)",
-    causes=(
-        "who somebody is and what they may do is kept with the session, or in a cache: read it at each request",
-        "a token says what its owner may do, and stays valid",
-        "dashboard_principal does not find the session: headers() of the driver and the host must mean the same",
-        "may_change is never true",
-    ),
-)
-async def rights_end_when_they_are_taken_away(trial: Trial) -> None:
-    """A right that a person has works, does not when it was taken away, and works again when it is given back."""
-    person = Login(kind="dashboard", organization=trial.organization, id=trial.id("person"))
-    for may in (True, False, True):
-        who = replace(person, may_change=may)
-        await trial.seed(world=trial.world(logins=(who,)))
-        for route in DASHBOARD:
-            if not (route.changes and route.signed_in):
-                continue
-            answer = await _send(trial, route, await trial.call("headers", who))
-            trial.answers(
-                answer,
-                answer.status_code not in REFUSED if may else answer.status_code == FORBIDDEN,
-                f"a right that {'a person has does not work' if may else 'was taken away still works'}:"
-                f" {route.method} {route.path} is answered {answer.status_code}",
-                "an answer to the request" if may else "403: the person may not change anything now",
-            )
-
-
-@check(
-    "AUTH-4",
-    profile="core",
-    clause="contract: What a host provides (api_principal, agent); spec 4.2, 5.1",
-    causes=(
-        "api_principal sets all_agents for a backend that may address only some agents, or none",
-        "the agents of a backend are kept in a cache: read them at each request",
-        "agent_ids holds other ids than those in the path: both are the host's",
-        "Host.agent does not find the agent, or finds it in another organization",
-    ),
-)
-async def backends_keep_to_their_agents(trial: Trial) -> None:
-    """A backend can address the agents that it may address now, and no other agent."""
-    if not provides(trial, "api_principal"):
-        return  # AUTH-1 has seen that nobody gets in
-    second, nowhere = trial.id("second"), trial.id("nowhere")
-    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
-    agents = (Agent(id=second, name="Second", organization=trial.organization),)
-    for who, allowed in (
-        (replace(backend, agents=(trial.agent,)), {trial.agent}),
-        (replace(backend, all_agents=True), {trial.agent, second}),
-        (backend, set()),
-        (replace(backend, agents=(second,)), {second}),
-    ):
-        await trial.seed(world=trial.world(agents=agents, logins=(who,)))
-        headers = await trial.call("headers", who)
-        for agent in (trial.agent, second, nowhere):
-            answer = await _send(trial, _logic(trial.of_host(agent)), headers)
-            # Past the agent; the body of this request is empty.
-            gets_in = agent in allowed
-            trial.answers(
-                answer,
-                answer.status_code in ({400} if gets_in else REFUSED | {404}),
-                f"a backend that may address {', '.join(sorted(allowed)) or 'no agent'} now was answered {answer.status_code}"
-                f" for the agent {agent}, {'as if it might not' if gets_in else 'as if it might address it'}",
-                "400: the request has no fields" if gets_in else "404, or a refusal of the host's own",
-            )
 
 
 async def _refused(trial: Trial, route: Route, headers: Mapping[str, str], how: str) -> None:
@@ -210,6 +140,5 @@ async def _send(trial: Trial, route: Route, headers: Mapping[str, str]) -> httpx
     return await trial.request(route.method, route.path, headers=both, **sending)
 
 
-def _logic(agent: str) -> Route:
-    path = f"/v1/agents/{agent}/experiences/nothing/logic-webhook"
-    return Route("POST", path, "backend", frozenset({400}), json={})
+def _logic(trial: Trial, agent: str) -> Route:
+    return Route("POST", trial.logic_path(agent), "backend", frozenset({400}), json={})

@@ -33,7 +33,8 @@ from flowactions_conformance.kit.support.samples import (
     QUERY,
     REDIRECTS,
 )
-from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.support.survey import Survey
+from flowactions_conformance.kit.trial import ABOUT_IDS, Trial
 
 ECHO: Final = f"{ROUTES}/echo"
 ANSWER: Final = f"{ROUTES}/answer"
@@ -401,6 +402,28 @@ async def requests_pass_once(trial: Trial) -> None:
         await _answer(trial, status, [], b"failed", mark=mark)
         times = sum(event.data.get("mark") == mark for event in trial.session.control.events)
         trial.equal(times, 1, f"a POST that the plugin answered with {status} did not reach it once")
+
+
+@check(
+    ABOUT_IDS,
+    profile="core",
+    clause="contract: Ids",
+    causes=(
+        "ids of agents or experiences are made of paths or addresses: give them an id of their own, for example a number",
+        "an id is longer than 255 characters, or has a NUL",
+    ),
+)
+async def ids_can_be_used(trial: Trial) -> None:
+    """Ids are texts of 1 to 255 characters, and those of agents and experiences can stand in a path."""
+    survey = Survey(trial)
+    flow = trial.flow(trial.step("a"), trial.probe("node"))
+    experiences = (survey.experience(survey.row("row", survey.action("fired"))),)
+    world = trial.world(flow, experiences=experiences if "logic" in trial.session.claims else ())
+    await trial.seed(world=world)
+    fault = trial.id_fault(world)
+    trial.expect(
+        not fault, fault, expected="ids as the contract allows them; all other characters are percent-encoded"
+    )
 
 
 async def _answer(

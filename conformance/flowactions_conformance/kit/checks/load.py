@@ -82,8 +82,8 @@ async def keeps_hosts_apart(trial: Trial) -> None:
     }
     ids: dict[str, str] = {}
     for host in (first, second):
-        found = await trial.call("seed", trial.world(flows[host.name]), host=host)
-        ids[host.name] = found.get(flows[host.name].id, flows[host.name].id)
+        await trial.seed(flows[host.name], host=host)
+        ids[host.name] = trial.of_host(flows[host.name].id)
     for host in (first, second):
         await trial.call("open", ids[host.name], trial.id("user"), "content", host=host)
     seen = [

@@ -9,11 +9,11 @@ import msgspec
 from msgspec.structs import replace
 
 from flowactions_conformance.kit.checks.edit import KEPT
-from flowactions_conformance.kit.checks.tenancy import Pair
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.plugin import PROBLEM
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.compare import difference
+from flowactions_conformance.kit.support.pair import Pair
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action, Item, Login
 
@@ -142,6 +142,12 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
             actual=preview,
         )
     trial.equal(len(trial.reached()), 0, "a preview has run the node")
+    (made,) = trial.reached(kind="previewed")
+    trial.equal(
+        (made.data["walk"]["organizationId"], made.data["agent"]),
+        (trial.of_host(trial.organization), trial.of_host(trial.agent)),
+        "the preview was made for another organization or agent",
+    )
 
 
 @check(
@@ -154,7 +160,7 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
     ),
 )
 async def only_authors_save(trial: Trial) -> None:
-    """Only an author of its organization changes a flow: no stranger, no reader, nobody without a right that they had before."""
+    """Only an author of its organization changes a flow, by a right of now, and only its people are shown a preview for it."""
     pair = Pair(trial)
     former = Login(kind="dashboard", organization=trial.organization, id=trial.id("former"))
     reader = replace(former, id=trial.id("reader"), may_change=False)
@@ -179,6 +185,24 @@ async def only_authors_save(trial: Trial) -> None:
         before = len(trial.ran())
         await trial.open(kept)
         trial.equal(trial.ran(before), ["kept"], f"a flow was changed by {how}")
+    own = {trial.of_host(trial.organization), trial.of_host(trial.agent)}
+    for how, who, _ in tried[2:]:
+        before = len(trial.reached(kind="previewed"))
+        try:
+            await trial.call("preview", who, kept.id, trial.probe("draft"))
+        except DriverFault as exc:
+            trial.note("host", f"refuses: {exc}")
+        made = [each.data for each in trial.reached(kind="previewed")[before:]]
+        trial.expect(
+            not any(own & {each["agent"], each["walk"]["organizationId"]} for each in made),
+            f"a preview for the flow of an organization was made for {how}",
+            expected="preview() of the driver raises what the host answers, or the preview is of their own organization",
+            actual=made,
+            causes=(
+                "the flow's organization is taken for that of the person: compare it with the person's",
+                *trial.check.causes,
+            ),
+        )
 
 
 async def _checked(trial: Trial, node: Action) -> list[dict[str, Any]]:

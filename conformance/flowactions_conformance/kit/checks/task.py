@@ -6,16 +6,16 @@ from collections import Counter
 from typing import Final
 
 from flowactions_conformance.kit.checks.inbound import send_event
+from flowactions_conformance.kit.checks.methods import Answers, Asked, Question
 from flowactions_conformance.kit.hosts.limits import SLOW
 from flowactions_conformance.kit.outcomes import NothingKnown, NotTried
-from flowactions_conformance.kit.probing.host_calls import OPTIONAL, SLOW_SECONDS
-from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
+from flowactions_conformance.kit.probing.host_calls import SLOW_SECONDS
+from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
-from flowactions_conformance.kit.support.chat import connect
 from flowactions_conformance.kit.support.evidence import provides
+from flowactions_conformance.kit.support.survey import Survey
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Login
 
 LIFESPAN = (
     "the lifespan of FlowActions is not entered: lifespan=[actions.lifespan], or actions.wrap around the app"
@@ -200,36 +200,18 @@ async def leaves_the_event_loop_free(trial: Trial) -> None:
 
 
 async def _ask_everything(trial: Trial) -> None:
-    """Has the plugin call each method of the host several times."""
-    nodes = [trial.webhook(f"hook-{number}", webhookSecret=trial.id("secret")) for number in range(ROUNDS)]
-    flow = trial.flow(*nodes)
-    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True)
-    has = {name for name in OPTIONAL if provides(trial, name)}
-    await trial.seed(world=trial.world(flow, logins=(backend,) if "api_principal" in has else ()))
-    await trial.open(flow)
-    if "agents_using" in has:
-        await connect(trial, trial.author)
-    agent = trial.of_host(trial.agent)
-    signed_in = backend if "api_principal" in has else None
-    action = {"idempotencyKey": trial.new_key(), "source": "experience_trigger", "triggerRowId": "nothing"}
-    walk = {"flowId": trial.of_host(flow.id)}
-    for number, node in enumerate(nodes):
-        draft = {"agentId": agent, "node": {"type": NODE, "id": "node", "config": {}}}
-        await trial.request("POST", "/integrations/nodes/check", who=trial.author, json=draft)
-        path = f"/v1/agents/{agent}/experiences/nothing/logic-webhook"
-        await trial.request("POST", path, who=signed_in, json={**action, "actionIndex": 0})
-        if "agents_using" in has:
-            await trial.request("GET", "/integrations/chat/connection", who=trial.author)
-        # What the plugin compares with the node as it is saved: the URL.
-        tested = {**node.config, "webhookUrl": trial.hook("tested")}
-        draft = {
-            "agentId": agent,
-            "node": {"type": node.type, "id": trial.of_host(node.id), "config": tested},
-        }
-        await trial.request("POST", "/integrations/nodes/test", who=trial.author, json={**draft, "walk": walk})
-        if "auth_event" in has and "inbound" in trial.session.claims:
+    """Call each method of the host several times, within the host."""
+    world, answers = Asked(trial), Answers(trial)
+    await world.seed()
+    ref = {**Survey(trial).ref(), "source": "experience_trigger", "triggerRowId": trial.id("nothing")}
+    asked = [*world.people(), *world.things()]
+    if provides(trial, "logic_action"):
+        asked.append(Question("logic_action", "no action", None, (ref,)))
+    for number in range(ROUNDS):
+        for question in asked:
+            await answers.ask(question)
+        if provides(trial, "auth_event") and "inbound" in trial.session.claims:
             await send_event(trial, trial.id(f"event-{number}"))
-        await trial.until_arrived(f"hook-{number}")
 
 
 async def _runs_once(trial: Trial, host: Host) -> None:

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-import httpx
-import msgspec
-
-from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.chat import INSTALL, allow, connect, with_cookies
-from flowactions_conformance.kit.support.evidence import provides
+from flowactions_conformance.kit.support.pair import Pair
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import (
-    Action,
-    Agent,
-    Experience,
-    Flow,
     Login,
-    Organization,
-    Trigger,
-    TriggerAction,
-    TriggerRef,
-    World,
 )
 
 OUTBOX: Final = "/v1/webhooks/outbox"
@@ -33,50 +19,12 @@ CARD: Final = "/integrations/chat/connection"
 HIDDEN: Final = frozenset({401, 403, 404})
 """The plugin says 404; a host that refuses such a request before may say otherwise."""
 
-NAMED_BY: Final = ("x-organization", "x-organization-id", "x-org-id", "x-tenant", "x-tenant-id")
-"""Request headers by which hosts let a person choose one of their organizations."""
-AT_ONCE: Final = 10
-"""Requests of each of two people at the same moment."""
-
 OTHERS: Final = (
     "dashboard_principal names a fixed organization, or the first one that is found",
     "the organization is taken from the request instead of the session, without a look at who is its member",
     "operator() returns people who operate no host, for example everybody with may_change",
     "who calls is kept in a global or on the host object, so that requests at the same moment share it",
 )
-
-
-class Pair:
-    """Two organizations, each with an agent, a person, a backend and a flow.
-
-    Args:
-        trial: its own organization is the first.
-    """
-
-    def __init__(self, trial: Trial) -> None:
-        self.trial = trial
-        self.other = trial.id("other-org")
-        self.other_agent = trial.id("other-agent")
-        self.stranger = Login(kind="dashboard", organization=self.other, id=trial.id("stranger"))
-
-    def backend(self, organization: str) -> Login:
-        """Return an organization's backend, which may address all of its agents."""
-        return Login(kind="api", organization=organization, id=f"backend-of-{organization}", all_agents=True)
-
-    def flow(self, node: Action, *, other: bool) -> Flow:
-        """Return a flow of one of the two."""
-        if other:
-            return self.trial.flow(node, name="other-flow", organization=self.other, agent=self.other_agent)
-        return self.trial.flow(node)
-
-    def world(self, *flows: Flow, agents: tuple[Agent, ...] = (), logins: tuple[Login, ...] = ()) -> World:
-        """Return both organizations with these flows."""
-        return self.trial.world(
-            *flows,
-            organizations=(Organization(id=self.other, name="Other"),),
-            agents=(Agent(id=self.other_agent, name="Other", organization=self.other), *agents),
-            logins=(self.stranger, *logins),
-        )
 
 
 @check(
@@ -112,15 +60,6 @@ async def deliveries_are_their_organizations(trial: Trial) -> None:
         for method, path in (("GET", ""), ("POST", "/retry"), ("POST", "/cancel")):
             await _answers(trial, method, f"{OUTBOX}/{shown[who]}{path}", other, HIDDEN, "another organization")
         await _sees_no_other(trial, other, who, shown[who])
-    people = [*flows] * AT_ONCE
-    answers = await asyncio.gather(*(trial.request("GET", OUTBOX, who=who) for who in people))
-    for who, answer in zip(people, answers, strict=True):
-        trial.answers(
-            answer,
-            answer.status_code == 200 and [row["id"] for row in answer.json()["data"]] == [shown[who]],
-            f"of requests at the same moment, one by {who.id} is answered with another person's rights",
-            f"200 with the one delivery of the organization {who.organization}",
-        )
 
 
 @check(
@@ -163,203 +102,15 @@ async def a_connection_is_its_organizations(trial: Trial) -> None:
     )
 
 
-@check(
-    "TENANCY-3",
-    profile="tenancy",
-    clause="contract: What a host does (Tenants), What a host provides (agents_using); spec 2.2",
-    causes=(
-        "agents_using looks at the flows of all organizations: keep to the organization_id that it is given",
-        "agents_using returns every agent: keep to those whose flows have a node of the type that it is given",
-    ),
-)
-async def the_card_names_own_agents(trial: Trial) -> None:
-    """The connection card names the agents whose flows use chat, and none of another organization."""
-    pair = Pair(trial)
-    chat = Action(
-        id=trial.id("chat"), type="chat_message", config={"chatChannelId": "C1", "chatMessageText": "x"}
-    )
-    idle = Agent(id=trial.id("idle"), name="Idle", organization=trial.organization)
-    other_chat = Action(id=trial.id("other-chat"), type=chat.type, config=chat.config)
-    webhooks = trial.flow(trial.webhook("idle"), name="idle-flow", agent=idle.id)
-    flows = (pair.flow(chat, other=False), pair.flow(other_chat, other=True), webhooks)
-    await trial.seed(world=pair.world(*flows, agents=(idle,)))
-    await connect(trial, trial.author)
-    card = await _card(trial, trial.author)
-    expected = [trial.of_host(trial.agent)] if provides(trial, "agents_using") else []
-    trial.equal(
-        [agent["id"] for agent in (card or {}).get("agents", ())],
-        expected,
-        "the connection card does not name exactly the organization's agents whose flows use chat",
-    )
-
-
-@check(
-    "TENANCY-4",
-    profile="tenancy",
-    clause="contract: What a host does (Tenants); http: Trigger a logic webhook; spec 4.2",
-    causes=(
-        "Host.agent answers with the caller's organization instead of the agent's own",
-        "api_principal names a fixed organization, or the first one that is found",
-        "which backend calls is kept in a global or on the host object, so that requests at the same moment share it",
-    ),
-)
-async def backends_keep_to_their_organization(trial: Trial) -> None:
-    """A backend cannot address an agent of another organization."""
-    if not provides(trial, "api_principal"):
-        return  # nobody gets in: AUTH-1
-    pair = Pair(trial)
-    own, other = pair.backend(trial.organization), pair.backend(pair.other)
-    await trial.seed(world=pair.world(logins=(own, other)))
-    for who, agent, foreign in ((own, trial.agent, pair.other_agent), (other, pair.other_agent, trial.agent)):
-        await _answers(trial, "POST", _logic(trial, agent), who, {400}, "the agent's own organization", json={})
-        await _answers(trial, "POST", _logic(trial, foreign), who, HIDDEN, "another organization", json={})
-    callers = [(own, trial.agent), (other, pair.other_agent)] * AT_ONCE
-    await asyncio.gather(
-        *(
-            _answers(trial, "POST", _logic(trial, agent), who, {400}, "its own organization, at once", json={})
-            for who, agent in callers
-        )
-    )
-
-
-@check(
-    "TENANCY-6",
-    profile="tenancy",
-    clause="contract: What a host does (Tenants), What a host provides (signing_secret, node); spec 5.3",
-    causes=(
-        "node finds the node by flow and node, without the organization",
-        "ids of flows and nodes are taken for unguessable",
-    ),
-)
-async def a_secret_signs_for_its_organization(trial: Trial) -> None:
-    """A person cannot have a request signed with another organization's secret."""
-    pair = Pair(trial)
-    secret = f"s3cret-of-{trial.token}"
-    signed = trial.webhook("signed", webhookSecret=secret)
-    flow = pair.flow(signed, other=False)
-    await trial.seed(world=pair.world(flow))
-    await trial.open(flow)
-    (genuine, *_) = await trial.until_arrived("signed")
-    trial.equal(trial.signature_of(genuine, secret), "verified", "the organization's own webhook is not signed")
-    # What a stranger sends who knows the ids: the other's flow, node and URL, and a body of their own.
-    config = {**signed.config, "webhookSecret": "", "webhookBody": '"forged"'}
-    body = {
-        "agentId": trial.of_host(pair.other_agent),
-        "node": {"type": signed.type, "id": trial.of_host(signed.id), "config": config},
-        "walk": {"flowId": trial.of_host(flow.id)},
-    }
-    await _answers(
-        trial,
-        "POST",
-        "/integrations/nodes/test",
-        pair.stranger,
-        {200, *HIDDEN},
-        "another organization",
-        json=body,
-    )
-    # And what a node of a plugin sends for the stranger's organization.
-    await trial.enqueue(
-        "borrowed",
-        organization_id=trial.of_host(pair.other),
-        agent_id=trial.of_host(pair.other_agent),
-        flow_id=trial.of_host(flow.id),
-        node_id=trial.of_host(signed.id),
-    )
-    await trial.nothing_more_is_sent()
-    others = [each for each in trial.arrivals("signed") if each.body == '"forged"']
-    others += trial.arrivals("borrowed")
-    trial.expect(
-        all(trial.signature_of(arrival, secret) != "verified" for arrival in others),
-        "a person had a request signed with another organization's secret",
-        expected="no signature with that secret, because the organization has no such flow",
-        actual=others,
-    )
-
-
-@check(
-    "TENANCY-7",
-    profile="tenancy",
-    clause="contract: What a host does (Tenants), What a host provides (logic_action); spec 4.2",
-    causes=(
-        "logic_action finds the experience by its id alone: look it up by all ids of the reference",
-        "the path's agent is checked, and then not used",
-        "logic_action finds a row by its id alone: two experiences may have rows of the same id",
-    ),
-)
-async def actions_are_their_organizations(trial: Trial) -> None:
-    """A backend cannot fire an action of another organization's experience, nor of another agent's."""
-    if "logic" not in trial.session.claims:
-        return  # such a host has no actions
-    pair = Pair(trial)
-    own, other = pair.backend(trial.organization), pair.backend(pair.other)
-    second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
-    survey = Experience(
-        id=trial.id("survey"),
-        organization=trial.organization,
-        agent=trial.agent,
-        triggers=(Trigger(id=trial.id("row"), actions=(TriggerAction(url=trial.hook("fired")),)),),
-    )
-    # The same row in two experiences. Neither order of storing may decide which is found.
-    twins = tuple(
-        msgspec.structs.replace(
-            survey,
-            id=trial.id(name),
-            triggers=(Trigger(id=trial.id("row"), actions=(TriggerAction(url=trial.hook(name)),)),),
-        )
-        for name in ("a-twin", "z-twin")
-    )
-    world = pair.world(agents=(second,), logins=(own, other))
-    await trial.seed(world=msgspec.structs.replace(world, experiences=(twins[0], survey, twins[1])))
-    body = {
-        "idempotencyKey": trial.new_key(),
-        "source": "experience_trigger",
-        "actionIndex": 0,
-        "triggerRowId": trial.of_host(trial.id("row")),
-    }
-    for who, agent, of in (
-        (other, pair.other_agent, "another organization"),
-        (own, second.id, "another agent"),
-    ):
-        path = _logic(trial, agent, survey.id)
-        await _answers(trial, "POST", path, who, {400, *HIDDEN}, of, json=body)
-    nothing = _logic(trial, trial.agent)
-    await _answers(trial, "POST", nothing, own, {400, *HIDDEN}, "no such experience", json=body)
-    theirs = TriggerRef(
-        organization=pair.other, agent=pair.other_agent, experience=survey.id, trigger=survey.triggers[0].id
-    )
-    try:
-        await trial.call("trigger", theirs)
-    except (DriverFault, NotTestable) as exc:
-        trial.note("host", f"refuses: {exc}")
-    path = _logic(trial, trial.agent, survey.id)
-    await _answers(trial, "POST", path, own, {202}, "the agent's own organization", json=body)
-    await trial.nothing_more_is_sent()
-    wrong = [name for name in ("a-twin", "z-twin") if trial.arrivals(name)]
-    trial.equal(wrong, [], "a call for a row fired the row of the same id in another experience")
-    trial.equal(len(trial.arrivals("fired")), 1, "a trigger of another organization's experience was fired")
-
-
 async def _sees_no_other(trial: Trial, who: Login, other: Login, delivery: str) -> None:
-    """Look for a delivery of another organization on the operator pages, and by naming that organization."""
-    credentials: Mapping[str, str] = await trial.call("headers", who)
-    own, theirs = trial.of_host(who.organization), trial.of_host(other.organization)
-    renamed = {name: theirs if value == own else value for name, value in credentials.items()}
-    pages = {
-        "operator()": (f"{PAGES}/deliveries", credentials),
-        "operator() and its page": (f"{PAGES}/deliveries/{delivery}", credentials),
-    }
-    asked: dict[str, tuple[str, Mapping[str, str]]] = {
-        **pages,
-        **{f"the header {name}": (OUTBOX, {**credentials, name: theirs}) for name in NAMED_BY},
-    }
-    if renamed != credentials:
-        asked["the headers of the driver"] = (OUTBOX, renamed)
-    for how, (path, headers) in asked.items():
-        answer: httpx.Response = await trial.request("GET", path, headers=headers)
+    """Look for a delivery of another organization on the operator pages."""
+    pages = {"operator()": f"{PAGES}/deliveries", "operator() and its page": f"{PAGES}/deliveries/{delivery}"}
+    for how, path in pages.items():
+        answer = await trial.request("GET", path, who=who)
         trial.answers(
             answer,
             answer.status_code != 200 or delivery not in answer.text,
-            f"GET {path} by {who.id}, who is no member of {other.organization} and no operator, shows its delivery (by {how})",
+            f"GET {path} by {who.id}, who is no operator, shows a delivery of {other.organization} (by {how})",
             "no delivery of another organization",
         )
 
@@ -383,7 +134,3 @@ async def _answers(
     answer = await trial.request(method, path, who=who, **sending)
     said = f"{method} {path} by {who.id}, of {of}, is answered {answer.status_code}"
     trial.answers(answer, answer.status_code in expected, said, sorted(expected))
-
-
-def _logic(trial: Trial, agent: str, experience: str = "nothing") -> str:
-    return f"/v1/agents/{trial.of_host(agent)}/experiences/{trial.of_host(experience)}/logic-webhook"

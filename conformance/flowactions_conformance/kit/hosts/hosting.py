@@ -37,7 +37,7 @@ CORE: Final = ("app", "seed", "palette", "open", "next", "headers")
 """What every host's driver must have."""
 RESTARTS: Final = ("restart", "kill")
 """Methods by which the driver of a served host starts it again."""
-OPTIONAL: Final = frozenset({"fail_database", *RESTARTS})
+OPTIONAL: Final = frozenset({"fail_database", "failed_commits", *RESTARTS})
 """Methods without which a check is only not tried."""
 IN_PROCESS: Final = frozenset({"fail_commit", "fail_database", "fail_auth_event"})
 """Those that reach into the host's process: the driver of a served host may leave them out."""
@@ -50,6 +50,7 @@ RETURNED: Final[Mapping[str, str]] = {
     "save": "a list of config problems as dicts",
     "preview": "the preview as a dict",
     "handled": "a whole number",
+    "failed_commits": "a whole number",
 }
 """What a method has to return, in words."""
 MAY_LACK: Final = ("branch", "subflow")

@@ -19,6 +19,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -39,6 +40,7 @@ from flowactions_hookspecs import (
     FlowNodeOrigin,
     Host,
     InTransaction,
+    LogicActionRef,
     Node,
     NodeDraft,
     NodeResult,
@@ -47,6 +49,7 @@ from flowactions_hookspecs import (
     OutboundWebhook,
     PluginOrigin,
     Preview,
+    ScopeRequest,
     Walk,
     config_schema,
     hookimpl,
@@ -67,6 +70,9 @@ NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """As `serving` has it, which needs a server that a served host may not have."""
 ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d="M1 1h6v6H1z" fill="currentColor"/></svg>'
 REPORT_SECONDS: Final = 60.0
+STRUCTS: Final[Mapping[str, Any]] = {"logic_action": LogicActionRef, "signing_secret": Origin}
+"""Arguments of the host's methods that are structs."""
+OF_REQUESTS: Final = frozenset({"dashboard_principal", "api_principal", "operator"})
 ATTEMPTS: Final = 3
 """A connection is cut that `serve-env` has taken just before it hands over, and a new one waits for the run."""
 COOKIE_SECONDS: Final = 3600
@@ -104,6 +110,16 @@ class Enqueuing(Struct, kw_only=True):
     key: str | None = None
     flow_id: str | None = None
     node_id: str | None = None
+
+
+class Asking(Struct, kw_only=True):
+    """What the probe's ask route asks the host."""
+
+    method: str
+    arguments: list[Any] = []
+    path: str | None = None
+    cancel: int | None = None
+    """The turns of the event loop after which the call is cancelled."""
 
 
 class Probe:
@@ -275,6 +291,12 @@ class _State:
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Show the config as it is given, secrets masked by the facade."""
         config = draft.node.config
+        await self.report(
+            "previewed",
+            walk=msgspec.to_builtins(walk),
+            node=msgspec.to_builtins(draft.node),
+            agent=draft.agent_id,
+        )
         text = f"{config.get('text', '')} for {walk.user_id}, secret {config.get('probeSecret', '')}"
         return Preview(target="probe", text=text)
 
@@ -312,6 +334,25 @@ class _State:
         await self.report("task_crashed")
         raise RuntimeError("the kit has asked the probe's task to crash")
 
+    async def ask(self, scope: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
+        """Call a method of the host; return its answer, or the name of what it raised."""
+        arguments = [
+            msgspec.convert(each, STRUCTS[asking.method]) if isinstance(each, dict) else each
+            for each in asking.arguments
+        ]
+        if asking.method in OF_REQUESTS:
+            path = asking.path or scope["path"]
+            arguments = [ScopeRequest({**scope, "path": path, "raw_path": quote(path).encode()})]
+        call = asyncio.ensure_future(getattr(self._host, asking.method)(*arguments))
+        for _ in range(asking.cancel or 0):
+            await asyncio.sleep(0)
+        if asking.cancel is not None:
+            call.cancel()
+        await asyncio.wait({call})
+        if call.cancelled() or (error := call.exception()) is not None:
+            return {"raised": "CancelledError" if call.cancelled() else type(error).__name__, "value": None}
+        return {"raised": "", "value": msgspec.to_builtins(call.result(), enc_hook=repr)}
+
     def crash(self) -> bool:
         """Make the task crash, and return whether this process has one."""
         if self._told_to_crash is not None:
@@ -334,7 +375,15 @@ async def _failing_write(transaction: Any) -> NodeResult:
     raise AssertionError("the statement before has failed")
 
 
-def _routes(state: _State) -> Router:
+def _set_cookie(response: Response[bytes], value: str) -> None:
+    cookie, _, rest = value.partition("=")
+    # The date has a comma: cookies that were merged into one header cannot be told apart again.
+    response.set_cookie(
+        cookie, rest, expires=COOKIE_SECONDS, path="/", httponly=True, secure=True, samesite="strict"
+    )
+
+
+def _routes(state: _State) -> Router:  # noqa: C901  a function for each route
     @route(
         ["/echo", "/echo/{rest:path}"],
         http_method=[HttpMethod.GET, HttpMethod.POST, HttpMethod.PUT, HttpMethod.PATCH, HttpMethod.DELETE],
@@ -363,17 +412,7 @@ def _routes(state: _State) -> Router:
         response = Response(base64.b64decode(data.body_base64), status_code=data.status, media_type=None)
         for name, value in data.headers:
             if name.lower() == "set-cookie":
-                cookie, _, rest = value.partition("=")
-                # The date has a comma: cookies that were merged into one header cannot be told apart again.
-                response.set_cookie(
-                    cookie,
-                    rest,
-                    expires=COOKIE_SECONDS,
-                    path="/",
-                    httponly=True,
-                    secure=True,
-                    samesite="strict",
-                )
+                _set_cookie(response, value)
             else:
                 response.headers[name] = value
         return response
@@ -406,6 +445,11 @@ def _routes(state: _State) -> Router:
         built: dict[str, Any] = msgspec.to_builtins(receipt)
         return built
 
+    @post("/ask", status_code=200)
+    async def ask(request: Request[Any, Any, Any], data: Annotated[Asking, Body()]) -> dict[str, Any]:
+        """Asks a method of the host, as the plugin does."""
+        return await state.ask(request.scope, data)
+
     @post("/crash", status_code=200)
     async def crash() -> dict[str, bool]:
         """Crashes a background task."""
@@ -418,7 +462,7 @@ def _routes(state: _State) -> Router:
 
     return Router(
         ROUTES,
-        route_handlers=[echo, answer, enqueue, crash, choices],
+        route_handlers=[echo, answer, enqueue, ask, crash, choices],
         guards=[_only_with(state.token)],
         include_in_schema=False,
     )

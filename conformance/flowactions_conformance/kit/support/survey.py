@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 
@@ -32,10 +31,22 @@ class Survey:
     async def seed(self, *triggers: Trigger) -> None:
         """Has the host make it, or replace it."""
         trial = self.trial
-        experience = Experience(
-            id=self.id, organization=trial.organization, agent=trial.agent, triggers=triggers
-        )
-        await trial.seed(world=trial.world(experiences=(experience,), logins=(self.backend,)))
+        await trial.seed(world=trial.world(experiences=(self.experience(*triggers),), logins=(self.backend,)))
+
+    def experience(self, *triggers: Trigger) -> Experience:
+        """Return it with these triggers."""
+        trial = self.trial
+        return Experience(id=self.id, organization=trial.organization, agent=trial.agent, triggers=triggers)
+
+    def ref(self) -> dict[str, Any]:
+        """Return what the references of all of its actions have, as the plugin gives them to the host."""
+        of, trial = self.trial.of_host, self.trial
+        ids = {
+            "organizationId": of(trial.organization),
+            "agentId": of(trial.agent),
+            "experienceId": of(self.id),
+        }
+        return {**ids, "actionIndex": 0}
 
     def row(self, name: str, *actions: TriggerAction) -> Trigger:
         """Return a row of the experience's triggers."""
@@ -81,10 +92,10 @@ class Survey:
                 "questionId": None if trigger.question is None else of_host(trigger.question),
             }
         body |= fields
-        experience = of_host(str(body.pop("experience", self.id)))
+        path = trial.logic_path(trial.agent, str(body.pop("experience", self.id)))
         return await trial.request(
             "POST",
-            f"/v1/agents/{quote(of_host(trial.agent), safe='')}/experiences/{quote(experience, safe='')}/logic-webhook",
+            path,
             who=self.backend,
             json={name: value for name, value in body.items() if value is not None},
         )

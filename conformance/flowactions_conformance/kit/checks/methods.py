@@ -1,0 +1,515 @@
+"""METHODS: what each method of the host answers to plugins: the probe asks it within the host, and each answer is compared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from msgspec.structs import replace
+
+from flowactions_conformance.kit.outcomes import NotTestable
+from flowactions_conformance.kit.probing.plugin import ROUTES
+from flowactions_conformance.kit.registry import check
+from flowactions_conformance.kit.support.compare import difference
+from flowactions_conformance.kit.support.evidence import provides
+from flowactions_conformance.kit.support.pair import Pair
+from flowactions_conformance.kit.support.survey import OTHER_SECRET, SECRET, Survey
+from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.under_test import Action, Agent, Experience, Flow, Login, Trigger
+
+NAMING: Final = ("organization", "organization-id", "org", "org-id", "tenant", "tenant-id")
+"""Names by which requests choose one of a person's organizations: in headers (``x-org``), queries and bodies (``org_id``, ``orgId``)."""
+AT_ONCE: Final = 3
+"""How often each question is asked at the same moment as all others."""
+CANCELLED_AFTER: Final = (1, 4, 16)
+"""Turns of the event loop after which a call is cancelled."""
+REFUSED: Final = "None, or an error"
+
+BY_ALL_IDS: Final = (
+    "the method finds what it is asked for by one of its ids, or compares them in another form: look it up by all of them",
+    "the method answers from a cache, or from what was loaded at the start: look it up at each call",
+)
+PRINCIPALS: Final = (
+    "the principal names a fixed organization, or the first one that is found",
+    "the organization is taken from the request, without a look at who is its member",
+    "who calls is kept in a global or on the host object, so that requests at the same moment share it",
+    *BY_ALL_IDS,
+)
+
+
+class Question(NamedTuple):
+    """What a method is asked, and what it has to answer.
+
+    Attributes:
+        method: of the host.
+        about: the arguments in words.
+        expected: the fields that the answer must have; ``None``; a text; or an error's name in brackets; `REFUSED`.
+        arguments: of the method; of one that is given a request, none.
+        who: sends that request.
+        sending: headers, query and body of it.
+        path: of it, in place of the probe's.
+        among: of `agents_using`: the agents that the check knows; a host may have others.
+    """
+
+    method: str
+    about: str
+    expected: Any
+    arguments: Sequence[Any] = ()
+    who: Login | None = None
+    sending: Mapping[str, Any] = {}
+    path: str | None = None
+    among: frozenset[str] = frozenset()
+
+
+class Answers:
+    """Asks a host's methods, and compares the answers.
+
+    Args:
+        trial: of the check.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    async def ask(self, question: Question, cancel: int | None = None) -> Any:
+        """Return a method's answer: the struct's fields, ``None``, or an error's name in brackets."""
+        trial, sending = self._trial, dict(question.sending)
+        body = {
+            "method": question.method,
+            "arguments": list(question.arguments),
+            "path": question.path,
+            "cancel": cancel,
+        }
+        answer = await trial.request(
+            "POST", f"{ROUTES}/ask", who=question.who, json={**body, **sending.pop("json", {})}, **sending
+        )
+        trial.answers(answer, 200, "the probe cannot ask a method of the host")
+        told = answer.json()
+        if told["raised"]:
+            return [told["raised"]]
+        if question.among and isinstance(told["value"], list):
+            return sorted({each.get("id") for each in told["value"]} & question.among)
+        if isinstance(told["value"], dict):
+            told["value"].get("agentIds", []).sort()
+        return told["value"]
+
+    async def compare(self, questions: Sequence[Question], when: str = "") -> None:
+        """Ask one question after the other."""
+        for question in questions:
+            self.judge(question, await self.ask(question), when)
+
+    def judge(self, question: Question, seen: Any, when: str = "") -> None:
+        """Compare an answer.
+
+        Raises:
+            CheckFailed: it is another one.
+        """
+        expected, told = question.expected, seen
+        if expected == REFUSED:
+            right = seen is None or isinstance(seen, list)
+        elif isinstance(expected, dict) and isinstance(seen, dict):
+            told = {name: seen.get(name) for name in expected}
+            right = difference(expected, told) is None
+        else:
+            right = difference([expected], [seen]) is None
+        shown = (
+            "None"
+            if told is None
+            else f"an error ({told[0]})"
+            if isinstance(told, list) and told
+            else f"{told!r}"
+        )
+        self._trial.expect(
+            right,
+            f"Host.{question.method} answers {shown[:300]} for {question.about}{when}",
+            expected=expected,
+            actual=seen,
+        )
+
+    async def at_once(self, questions: Sequence[Question]) -> None:
+        """Ask all questions at the same moment, several times."""
+        asked = self._trial.values.draw.sample([*questions] * AT_ONCE, len(questions) * AT_ONCE)
+        for question, seen in zip(asked, await asyncio.gather(*map(self.ask, asked)), strict=True):
+            self.judge(question, seen, ", while others are asked at the same moment")
+
+    async def cancelled(self, questions: Sequence[Question]) -> None:
+        """Cancel calls as the plugin does those that are late. Each has to end by that, and the next one to answer."""
+        for question in questions:
+            for turns in CANCELLED_AFTER:
+                seen = await self.ask(question, turns)
+                if seen != ["CancelledError"]:
+                    self.judge(question, seen, " when its call is cancelled")
+                self.judge(question, await self.ask(question), " after a call was cancelled")
+
+
+class Asked:
+    """The world of the questions: an agent with a flow and a node in it, and a second agent, in two organizations.
+
+    Args:
+        trial: of the check.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.pair = trial, Pair(trial)
+        self.reader = Login(
+            kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False
+        )
+        self.backend = self.pair.backend(trial.organization)
+        self.second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
+        self.node = trial.webhook("node", webhookSecret=trial.id("secret"), unknown={"a": [0, None, ""]})
+        self.other_node = trial.webhook("other-node", webhookSecret=trial.id("other-secret"))
+        self.flow = trial.flow(trial.step("a"), self.node)
+        self.two_tenants = "tenancy" in trial.session.claims
+        self.has_backends = provides(trial, "api_principal")
+
+    async def seed(
+        self, *experiences: Experience, backends: Sequence[Login] = (), reader: Login | None = None
+    ) -> None:
+        """Has the host make it; of several organizations, if the host has them."""
+        trial = self.trial
+        logins = (reader or self.reader, *(backends or ((self.backend,) if self.has_backends else ())))
+        # A flow of the second agent without a webhook.
+        idle = trial.flow(trial.probe("idle-node"), name="idle", agent=self.second.id)
+        if not self.two_tenants:
+            world = trial.world(self.flow, idle, agents=(self.second,), logins=logins)
+        else:
+            theirs = (self.pair.backend(self.pair.other),) if self.has_backends else ()
+            flows = (self.flow, idle, self.pair.flow(self.other_node, other=True))
+            world = self.pair.world(*flows, agents=(self.second,), logins=(*logins, *theirs))
+        await trial.seed(world=replace(world, experiences=experiences))
+
+    def people(self) -> list[Question]:
+        """Return questions for who calls, by credentials of each kind."""
+        trial = self.trial
+        own = {"organizationId": trial.of_host(trial.organization)}
+        asked = [
+            Question("dashboard_principal", "a person", {**own, "mayChange": True}, who=trial.author),
+            Question(
+                "dashboard_principal",
+                "a person who may only look",
+                {**own, "mayChange": False},
+                who=self.reader,
+            ),
+            Question("dashboard_principal", "nobody", None),
+            Question("operator", "a person who operates no host", None, who=trial.author),
+            Question("operator", "nobody", None),
+        ]
+        if self.has_backends:
+            asked += [
+                Question("dashboard_principal", "a backend's credential", None, who=self.backend),
+                Question("api_principal", "a person's credential", None, who=trial.author),
+                Question("api_principal", "nobody", None),
+                Question("api_principal", "a backend", {**own, "allAgents": True}, who=self.backend),
+            ]
+        return self._provided(asked)
+
+    def things(self) -> list[Question]:
+        """Return questions for agents and nodes."""
+        trial, of = self.trial, self.trial.of_host
+        org, agent, flow, node = map(of, (trial.organization, trial.agent, self.flow.id, self.node.id))
+        nowhere, among = trial.id("nowhere"), frozenset({agent, of(self.second.id), of(self.pair.other_agent)})
+        saved = {"id": node, "type": "webhook", "config": self.node.config}
+        asked = [
+            Question("agent", "an agent", {"id": agent, "organizationId": org}, (agent,)),
+            Question("agent", "an agent that does not exist", None, (nowhere,)),
+            Question("agents_using", "the type 'webhook'", [agent], (org, "webhook"), among=among),
+            Question("agents_using", "a type that no flow uses", [], (org, "chat_message"), among=among),
+            Question("node", "a node", saved, (org, flow, node)),
+            Question("node", "a flow that does not exist", None, (org, nowhere, node)),
+            Question("node", "a node that does not exist", None, (org, flow, nowhere)),
+            Question("node", "a node in another flow than its own", None, (org, of(trial.id("idle")), node)),
+            Question("node", "a content step", None, (org, flow, of(trial.id("a")))),
+            Question(
+                "signing_secret",
+                "a node",
+                self.node.config["webhookSecret"],
+                (self._origin(org, self.node, self.flow),),
+            ),
+        ]
+        return self._provided(asked)
+
+    def of_others(self) -> list[Question]:
+        """Return questions that name the things of one organization, and the other one."""
+        trial, of, pair = self.trial, self.trial.of_host, self.pair
+        org, other, flow, node = map(of, (trial.organization, pair.other, self.flow.id, self.node.id))
+        among = frozenset(map(of, (trial.agent, self.second.id, pair.other_agent)))
+        theirs, mine = {"organizationId": other}, {"organizationId": org}
+        asked = [
+            Question("dashboard_principal", "a person of another organization", theirs, who=pair.stranger),
+            Question("operator", "a person of another organization", None, who=pair.stranger),
+            Question("agent", "an agent of another organization", theirs, (of(pair.other_agent),)),
+            Question(
+                "agents_using", "another organization", [of(pair.other_agent)], (other, "webhook"), among=among
+            ),
+            Question(
+                "node", "another organization, and a flow and node of the first one", None, (other, flow, node)
+            ),
+            Question(
+                "signing_secret",
+                "another organization, and a flow and node of the first one",
+                REFUSED,
+                (self._origin(other, self.node, self.flow),),
+            ),
+        ]
+        if self.has_backends:
+            backend = pair.backend(pair.other)
+            paths = {
+                who: trial.logic_path(agent)
+                for who, agent in ((backend, trial.agent), (self.backend, pair.other_agent))
+            }
+            asked += [
+                Question("api_principal", "a backend of another organization", theirs, who=backend),
+                Question(
+                    "api_principal",
+                    "a backend of another organization at the path of an agent of the first one",
+                    theirs,
+                    who=backend,
+                    path=paths[backend],
+                ),
+                Question(
+                    "api_principal",
+                    "a backend at the path of another organization's agent",
+                    mine,
+                    who=self.backend,
+                    path=paths[self.backend],
+                ),
+            ]
+        return self._provided(asked)
+
+    def named(self) -> list[Question]:
+        """Return questions of people whose requests name another organization."""
+        trial, other = self.trial, self.trial.of_host(self.pair.other)
+        mine = {"organizationId": trial.of_host(trial.organization)}
+        ways: dict[str, Mapping[str, Any]] = {}
+        for name in NAMING:
+            words = name.split("-")
+            camel = words[0] + "".join(map(str.title, words[1:]))
+            if other.isascii() and other.isprintable():
+                ways[f"the header x-{name}"] = {"headers": {f"x-{name}": other}}
+            ways[f"the query {camel}"] = {"params": {camel: other, "_".join(words): other}}
+            ways[f"{camel} in the body"] = {"json": {camel: other, "_".join(words): other}}
+        return [
+            Question(
+                "dashboard_principal",
+                f"a person of the first organization whose request names another one by {how}",
+                mine,
+                who=trial.author,
+                sending=sending,
+            )
+            for how, sending in ways.items()
+        ]
+
+    def _provided(self, asked: Sequence[Question]) -> list[Question]:
+        required = ("dashboard_principal", "node")
+        return [each for each in asked if each.method in required or provides(self.trial, each.method)]
+
+    def _origin(self, organization: str, node: Action, flow: Flow) -> dict[str, str]:
+        of = self.trial.of_host
+        ids = {"agentId": of(flow.agent), "flowId": of(flow.id), "nodeId": of(node.id)}
+        return {"kind": "flow_node", "organizationId": organization, **ids}
+
+
+@check(
+    "METHODS-1",
+    profile="core",
+    clause="contract: What a host provides, What a host does (Credentials, Tenants)",
+    causes=(
+        "a right, or the agents of a backend, are kept with the session or in a cache: read them at each request",
+        *BY_ALL_IDS,
+    ),
+)
+async def methods_answer_what_is_asked(trial: Trial) -> None:
+    """Each method of the host answers with what it is asked for as it is now, and None for what does not exist."""
+    world, answers = Asked(trial), Answers(trial)
+    await world.seed()
+    await answers.compare([*world.people(), *world.things()])
+    own = {"organizationId": trial.of_host(trial.organization)}
+    for may in (True, False):
+        world.reader = replace(world.reader, may_change=may)
+        about = f"a person whose right to change things was {'given' if may else 'taken away'} a moment ago"
+        await world.seed()
+        await answers.compare(
+            [Question("dashboard_principal", about, {**own, "mayChange": may}, who=world.reader)]
+        )
+    if world.has_backends:
+        first, second = trial.agent, world.second.id
+        for allowed in ((first,), (), (second,)):
+            backend = replace(world.backend, agents=allowed, all_agents=False)
+            told = {**own, "allAgents": False, "agentIds": [trial.of_host(each) for each in allowed]}
+            about = f"a backend that may address {', '.join(allowed) or 'no agent'} now"
+            await world.seed(backends=[backend])
+            await answers.compare([Question("api_principal", about, told, who=backend)])
+
+
+@check(
+    "METHODS-2",
+    profile="tenancy",
+    clause="contract: What a host does (Tenants), What a host provides",
+    causes=PRINCIPALS,
+)
+async def methods_keep_organizations_apart(trial: Trial) -> None:
+    """Whatever a request or a plugin names, each method answers with what belongs to the organization, also for others at once."""
+    world, answers = Asked(trial), Answers(trial)
+    await world.seed()
+    asked = [*world.people(), *world.things(), *world.of_others()]
+    await answers.compare([*asked, *world.named()])
+    await answers.at_once(asked)
+
+
+@check(
+    "METHODS-3",
+    profile="logic",
+    clause="contract: What a host provides (logic_action, QuestionRequired); http: Trigger a logic webhook; spec 4.2",
+    causes=(
+        "logic_action raises LookupError or IndexError: return None where no action exists",
+        "logic_action does not look at the agent, the experience, the group, the question or the index",
+        "logic_action finds a row by its id alone: two experiences may have rows of the same id",
+    ),
+)
+async def logic_actions_are_found_by_all_ids(trial: Trial) -> None:
+    """logic_action answers with the action that all ids of a reference lead to, and with None if there is none."""
+    world, survey = Asked(trial), Survey(trial)
+    row = survey.row("row", survey.action("first"), survey.action("second", OTHER_SECRET, **{"X-Kit": "own"}))
+    group = survey.group("group", survey.action("of-group"))
+    question = survey.group("asked", survey.action("of-question"), question="question")
+    # The same row in two experiences. Neither order of storing may decide which is found.
+    twins = [
+        replace(
+            survey.experience(),
+            id=trial.id(f"{name}-twin"),
+            triggers=(survey.row("row", survey.action(f"{name}-twin")),),
+        )
+        for name in ("a", "z")
+    ]
+    await world.seed(twins[0], survey.experience(row, group, question), twins[1])
+    await Answers(trial).compare([*_of_rows(world, survey, row, twins), *_of_groups(survey, group, question)])
+
+
+def _of_rows(world: Asked, survey: Survey, row: Trigger, twins: Sequence[Experience]) -> list[Question]:
+    trial, nowhere = world.trial, world.trial.id("nowhere")
+    secret = {
+        "url": trial.hook("second"),
+        "secret": OTHER_SECRET,
+        "headers": [{"key": "X-Kit", "value": "own"}],
+    }
+    asked: list[tuple[str, Any, dict[str, Any]]] = [
+        ("the first action of a row", {"url": trial.hook("first"), "secret": SECRET}, {}),
+        ("the second action of a row", secret, {"actionIndex": 1}),
+        ("an action behind the last one", None, {"actionIndex": 2}),
+        ("a row that does not exist", None, {"triggerRowId": nowhere}),
+        ("an experience that does not exist", None, {"experienceId": nowhere}),
+        ("an agent that does not exist", None, {"agentId": nowhere}),
+        ("another agent than the experience's", None, {"agentId": trial.of_host(world.second.id)}),
+        ("a node's trigger group as a row", None, {"triggerRowId": trial.of_host(trial.id("group"))}),
+        *(
+            (
+                f"the row of the same id in the experience {each.id}",
+                {"url": each.triggers[0].actions[0].url},
+                {"experienceId": trial.of_host(each.id)},
+            )
+            for each in twins
+        ),
+    ]
+    if world.two_tenants:
+        theirs = {"organizationId": trial.of_host(world.pair.other)}
+        agent = {"agentId": trial.of_host(world.pair.other_agent)}
+        asked.append(("another organization", None, theirs))
+        asked.append(("an agent of another organization", None, {**theirs, **agent}))
+    ref = {**survey.ref(), "source": "experience_trigger", "triggerRowId": trial.of_host(row.id)}
+    return [
+        Question("logic_action", about, expected, ({**ref, **fields},)) for about, expected, fields in asked
+    ]
+
+
+def _of_groups(survey: Survey, group: Trigger, asked: Trigger) -> list[Question]:
+    trial, nowhere = survey.trial, survey.trial.id("nowhere")
+    ref = {**survey.ref(), "source": "node_trigger", "nodeId": trial.of_host(group.node or "")}
+    plain = {**ref, "nodeTriggerGroupId": trial.of_host(group.id)}
+    named = {**ref, "nodeTriggerGroupId": trial.of_host(asked.id)}
+    own = {"questionId": trial.of_host(asked.question or "")}
+    return [
+        Question("logic_action", about, expected, (fields,))
+        for about, expected, fields in (
+            ("a node's trigger group", {"url": trial.hook("of-group")}, plain),
+            ("an action behind the last one of a node's group", None, {**plain, "actionIndex": 1}),
+            ("a trigger group that does not exist", None, {**plain, "nodeTriggerGroupId": nowhere}),
+            ("a node that does not exist", None, {**plain, "nodeId": nowhere}),
+            (
+                "a survey question's group with its question",
+                {"url": trial.hook("of-question")},
+                {**named, **own},
+            ),
+            ("a survey question's group with another question", None, {**named, "questionId": nowhere}),
+            ("a survey question's group without a question", ["QuestionRequired"], named),
+        )
+    ]
+
+
+@check(
+    "METHODS-4",
+    profile="core",
+    clause="contract: What a host provides (methods may be called concurrently)",
+    causes=(
+        "the method catches the cancellation, or every BaseException, and returns: let it out",
+        "a lock or a connection that the call held is not given back: use async with",
+        "what the call is for is kept in a global or on the host object",
+    ),
+)
+async def methods_bear_others_and_their_end(trial: Trial) -> None:
+    """Methods that are called at the same moment, and after a call that was cancelled, answer as they do alone."""
+    world, answers = Asked(trial), Answers(trial)
+    await world.seed()
+    asked = [*world.people(), *world.things()]
+    await answers.at_once(asked)
+    await answers.cancelled([each for each in asked if each.expected])
+
+
+@check(
+    "METHODS-5",
+    profile="durability",
+    alone=True,
+    clause="contract: What a host provides (None and errors)",
+    causes=(
+        "the method catches the error of its database and returns None, as for what does not exist: let the error out",
+        "the method raises OriginGone for an error of its database",
+    ),
+)
+async def methods_raise_during_an_outage(trial: Trial) -> None:
+    """While the host's own database fails, its methods raise: none of them says that something does not exist."""
+    await trial.start()
+    world, answers, survey = Asked(trial), Answers(trial), Survey(trial)
+    row = survey.row("row", survey.action("action"))
+    has_logic = "logic" in trial.session.claims
+    await world.seed(*((survey.experience(row),) if has_logic else ()))
+    asked = [each for each in (*world.people(), *world.things()) if each.expected]
+    if has_logic:
+        ref = {**survey.ref(), "source": "experience_trigger", "triggerRowId": trial.of_host(row.id)}
+        asked.append(Question("logic_action", "an action", {"url": trial.hook("action")}, (ref,)))
+    await answers.compare(asked)
+    failed = set()
+    async with _outage(trial):
+        for question in asked:
+            seen = await answers.ask(question)
+            if (
+                isinstance(seen, list)
+                and seen
+                and question.expected != seen
+                and seen[0] not in {"OriginGone", "OriginUnknown", "QuestionRequired"}
+            ):
+                failed.add(question.method)
+            else:
+                answers.judge(question, seen, " while the host's database fails; it has to raise")
+    if not failed:
+        raise NotTestable("fail_database(True) has no effect: no method of the host has raised")
+    await answers.compare(asked, " after its database had failed")
+
+
+@asynccontextmanager
+async def _outage(trial: Trial) -> AsyncIterator[None]:
+    await trial.call("fail_database", True)
+    try:
+        yield
+    finally:
+        await trial.call("fail_database", False)
