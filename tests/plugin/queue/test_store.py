@@ -1,18 +1,43 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Final
 
 import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
 from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Transition
 from tests.bulk import copy
-from tests.queueing import Queue
+from tests.queueing import SOMEBODY, Queue, claimed
 
 OK = Outcome(0, 1, status_code=200)
 FAILED = Outcome(0, 1, status_code=500)
+OWN, OTHERS = "0123abcd", "4567cdef"
+
+STATES: Final[dict[str, tuple[dict[str, Any], bool]]] = {
+    "pending": ({}, True),
+    "retrying": ({"status": "retrying"}, True),
+    "dead": ({"status": "dead"}, False),
+    "delivered": ({"status": "delivered"}, False),
+    "not due": ({"next_attempt_at": 60_000}, False),
+    "claimed": ({"claimed_by": OTHERS, "claimed_until": 60_000}, False),
+    "own": ({"claimed_by": OWN, "claimed_until": 60_000}, False),
+    "expired in the grace": ({"claimed_by": OTHERS, "claimed_until": -10_000}, False),
+    "own, expired in the grace": ({"claimed_by": OWN, "claimed_until": -10_000}, True),
+    "expired": ({"claimed_by": OTHERS, "claimed_until": -60_000}, True),
+}
+"""States of rows, times from now on, and whether a worker may take them that believes no lease to have ended for 30 s."""
+
+PAUSES: Final[dict[str, tuple[Scope, Actor, bool]]] = {
+    "of its organization": (Scope("acme"), SOMEBODY, False),
+    "of all": (Scope(None), SOMEBODY, False),
+    "of another organization": (Scope("globex"), SOMEBODY, True),
+    "automatic": (Scope("acme"), AUTOMATIC, False),
+}
 
 
 class TestClaims:
@@ -103,6 +128,57 @@ class TestClaims:
             (claimed,) = await queue.store.claim(1)
             await queue.complete(claimed, OK, Transition(status))
         assert await queue.store.claim(10) == []
+
+
+async def a_row(queue: Queue, name: str, **state: Any) -> tuple[str, str]:
+    """Write a row of a destination of its own, which is paused if ``name`` is of a pause; give the ids of both."""
+    host = f"https://host-{[*STATES, *PAUSES].index(name)}:443"
+    if name in PAUSES:
+        await Operations(queue.database).pause(PAUSES[name][0], host, PAUSES[name][1])
+    return await queue.put(destination=host, state=state), host
+
+
+@pytest.mark.parametrize("takeovers", [2, 3])
+async def test_every_statement_finds_the_rows_that_may_be_taken(
+    queue: Queue, takeovers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each state: what looks, claims and rounds in quarantine find, and in which order."""
+    store, now = queue.store, int(queue.database.clock() * 1000)
+    store.contact.prefix = OWN
+    monkeypatch.setattr(store.contact, "grace", lambda: 30.0)
+    asks, free = {}, []
+    for number, name in enumerate([*STATES, *PAUSES]):
+        state = {"next_attempt_at": -1000 + number, "takeovers": takeovers, **STATES.get(name, ({},))[0]}
+        for column in {"next_attempt_at", "claimed_until"} & state.keys():
+            state[column] += now
+        row_id, host = await a_row(queue, name, **state)
+        asks[row_id] = Due(lane_of("acme", host, "http://127.0.0.1/"), "acme", host, now - 30_000, 10)
+        free += [row_id] * (STATES | PAUSES)[name][-1]
+    shared, alone = (free, []) if takeovers < 3 else ([], free)
+    for found in (await store.scan(), await store.look(), await store.oldest(100, None)):
+        assert {due.lane for due in found} == {asks[row_id].lane for row_id in shared}
+    assert await store.any_quarantined() == bool(alone)
+    taken = []
+    while row := await store.claim_quarantined():
+        taken.append(row.id)
+    for row_id, due in asks.items():
+        assert await store.claim([due._replace(since=now)]) == []
+        assert [row.id for row in await store.claim([due])] == [row_id] * (row_id in shared)
+    assert taken == alone
+    assert not await store.any_quarantined()
+
+
+async def test_what_may_not_begin_is_found(queue: Queue) -> None:
+    """A held row whose claim has ended, that was cancelled, or whose destination somebody has paused."""
+    held, names = [], {}
+    for name in [*STATES, *PAUSES]:
+        status = STATES.get(name, ({},))[0].get("status", "pending")
+        token = OTHERS if name == "claimed" else OWN
+        row_id, host = await a_row(queue, name, claimed_by=token, status=status)
+        held.append(claimed(id=row_id, token=OWN, destination=host))
+        names[row_id] = name
+    found = {names[row_id] for row_id in await queue.store.withdrawn(held)}
+    assert found == {"dead", "delivered", "claimed", "of its organization", "of all", "automatic"}
 
 
 async def test_an_end_without_an_attempt_counts_as_none(queue: Queue) -> None:
