@@ -98,7 +98,7 @@ async def test_deadlines_that_share_a_timer_end_their_own_blocks_and_none_early(
     found = await asyncio.gather(
         block(0), block(60), block(60, 0.019), block(60, 0.06), cancelled, return_exceptions=True
     )
-    assert found[:4] == [0, -1, -1, -1]
+    assert [*found[:4]] == [0, -1, -1, -1]
     assert isinstance(found[4], asyncio.CancelledError)
 
 
