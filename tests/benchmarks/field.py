@@ -35,12 +35,12 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from tests.authority import inner_authority
 from tests.benchmarks.processor import memory_mib
+from tests.benchmarks.sink import BODY
 from tests.own_server import PROGRAMS, own_postgresql
 from tests.support import development
 from tests.waiting import SAFETY_SECONDS
 
 ROOT = Path(__file__).parents[2]
-BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
 FILL = 1000
 DATABASES = ("sqlite", "postgres")
 HOST = "tests.benchmarks.bare:BareHost"

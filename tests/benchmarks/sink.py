@@ -14,6 +14,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
+BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
+"""What all benchmarks post, with a number."""
+
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
