@@ -166,6 +166,17 @@ def adopting_settings(database_url: str, provider_url: str, token: str) -> dict[
     )
 
 
+async def _adopt(host: SmallHost) -> None:
+    """Connect as `adopt` does, without the routes: to build them takes longer than most tests."""
+    installer = services_of(host)._chat.installer  # type: ignore[union-attr]
+    started = await installer.start(host.principal)  # type: ignore[arg-type]
+    given = parse_qs(urlsplit(started.url).query)
+    cookies = {started.cookie_name: started.cookie_value}
+    await installer.finish(
+        code=given["code"][0], state=given["state"][0], error=None, cookies=cookies, principal=host.principal
+    )
+
+
 @asynccontextmanager
 async def adopted(database_url: str, database: AsyncEngine | None = None) -> AsyncIterator[Adopted]:
     """Run a host that has adopted a static token of a fake workspace; with its own database when it shares one."""
@@ -178,6 +189,6 @@ async def adopted(database_url: str, database: AsyncEngine | None = None) -> Asy
         host = SmallHost(settings, database=database)
         actions = FlowActions.load(host)
         async with actions.lifespan():
-            assert await adopt(actions) == "http://host/connections?chat=connected"
+            await _adopt(host)
             provider.calls.clear()
             yield Adopted(actions, provider)

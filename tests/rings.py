@@ -132,7 +132,7 @@ BEYOND: Final = "beyond the sample"
 README: Final = pytest.StashKey[frozenset[str]]()
 """The tests of the README's ring among those that were collected, without parameters."""
 
-TEST_SECONDS: Final = {"ci and not long": 1.4}
+TEST_SECONDS: Final = {"ci and not long": 0.7, "not long": 0.2}
 """Of one processor, on an average over what a command's ``-m`` chooses; otherwise `README_SECONDS`."""
 
 README_SECONDS: Final = 0.06

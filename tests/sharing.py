@@ -5,6 +5,7 @@ What is shared is a function of what it is made of: it is the same for each host
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
+import uvicorn.server
 from litestar import Router
 from litestar._signature import SignatureModel
 from litestar.datastructures import ResponseHeader
@@ -169,5 +171,23 @@ def statements() -> Iterator[None]:
     event.remove(Engine, "engine_connect", share)
 
 
-EACH = (certificates, distributions, routes, signatures, statements, templates)
+class _Sooner:
+    """The module asyncio for uvicorn, whose servers look ten times a second whether they are to stop: here a hundred times."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 10)
+
+
+@contextmanager
+def servers() -> Iterator[None]:
+    """Have servers stop at once: a fifth of a second for each of two thousand is no part of what a test shows."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(uvicorn.server, "asyncio", _Sooner())
+        yield
+
+
+EACH = (certificates, distributions, routes, servers, signatures, statements, templates)
 """All of these."""

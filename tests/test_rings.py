@@ -131,7 +131,7 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
         (tmp_path / name).touch(mode=0o755)
     assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
-    assert announcement(400, 2, "ci and not long") == "400 tests, about 5 min on 2 idle processors"
+    assert announcement(400, 2, "ci and not long") == "400 tests, about 2 min on 2 idle processors"
 
 
 def test_what_the_tables_name_is_there() -> None:

@@ -71,7 +71,7 @@ async def test_a_process_without_descriptors_uses_up_no_attempt(field: Field, na
 @pytest.mark.parametrize(
     ("database_url", "delivery"),
     [
-        ("sqlite", "scheduled"),
+        pytest.param("sqlite", "scheduled", marks=pytest.mark.long),
         ("postgresql", "continuous"),
     ],
     indirect=["database_url"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -16,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings.model import read_settings
-from tests.crash.actors import AT_ONCE, actors, advance_and_die
+from tests.crash.actors import actors, advance_and_die
 from tests.packaging.wheels import install_crm
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk
@@ -25,7 +24,6 @@ from tests.waiting import until
 pytestmark = pytest.mark.ci
 
 KINDS = ("crm_upsert", "webhook", "crm_note", "chat_message", "crm_contact")
-RAN = ["crm_upsert:queued", "webhook:queued", "crm_note:sent", "chat_message:failed", "crm_contact:sent"]
 """No workspace is connected here: a chat message fails, and the flow goes on."""
 
 
@@ -120,24 +118,6 @@ async def installed(url: str, packages: Path) -> AsyncIterator[Installed]:
 async def field(database_url: str, packages: Path) -> AsyncIterator[Installed]:
     async with installed(database_url, packages) as made:
         yield made
-
-
-async def test_racing_processes_run_them_once_and_in_walk_order(field: Installed) -> None:
-    """Forty advances from four processes: nodes of all plugins' types run once, and one caller reports them in walk order."""
-    async with actors(field.settings, AT_ONCE) as processes:
-        for _ in range(3):
-            walk = await field.record(*KINDS)
-            found = await asyncio.gather(
-                *(actor.ask(do="advance", walk=walk, step="s", times=10) for actor in processes)
-            )
-            assert [result for one in found for result in one["ran"]] == RAN
-            run = walk["run_id"]
-            assert ((await field.upserted())[run], (await field.contacts())[run], field.notes()[run]) == (
-                1,
-                1,
-                1,
-            )
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
 
 async def test_killed_at_each_point_nothing_is_lost(field: Installed, packages: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
@@ -31,6 +31,7 @@ from tests.support import SmallHost, a_walk
 from tests.waiting import SAFETY_SECONDS, until, within
 
 DOWN = Fault(503, b"<html>down</html>")
+TO_CHANNEL = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
 DIRECT = {"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": "hi"}
 
 
@@ -101,35 +102,39 @@ def test_each_code_is_lasting_or_passing() -> None:
 class TestCodes:
     """Every code of the provider that matters: retried or not, how often, reason and message."""
 
-    @sampled("code", LASTING, size=6)
-    async def test_a_permanent_error_is_not_retried(self, run: Adopted, code: str) -> None:
+    async def test_a_permanent_error_is_not_retried(self, run: Adopted) -> None:
         """One attempt although retry is on, with advice (§7.1)."""
-        run.provider.faults["chat.postMessage"].extend([refusing(code)] * 5)
-        result = await run.to_channel(chatRetryOnFailure=True)
-        assert (result.status, result.reason, result.halt, run.posts) == ("failed", "send_failed", False, 1)
-        assert LASTING[code] in (result.message or "")
+        for code, advice in LASTING.items():
+            run.provider.calls.clear()
+            run.provider.faults["chat.postMessage"].append(refusing(code))
+            result = await run.to_channel(chatRetryOnFailure=True)
+            assert (result.status, result.reason, result.halt) == ("failed", "send_failed", False), code
+            assert (advice in (result.message or ""), run.posts) == (True, 1), code
 
     @sampled("name", PASSING, size=4)
+    @pytest.mark.parametrize(
+        ("method", "config"), [("chat.postMessage", TO_CHANNEL), ("conversations.open", DIRECT)]
+    )
     async def test_a_transient_error_is_attempted_four_times(
-        self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
+        self, run: Adopted, method: str, config: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Four attempts with retry; one without; and the fourth may succeed (§8)."""
+        """Four attempts with retry; one without; and the fourth may succeed: to post, and to open a direct channel (§8)."""
         monkeypatch.setattr("flowactions_plugin.chat.calls.RETRY_DELAYS", (0.01, 0.02, 0.03))
         # That there is time for all attempts is not left to the machine.
         monkeypatch.setattr("flowactions_plugin.nodes.chat_message.SEND_SECONDS", SAFETY_SECONDS)
         fault, message = PASSING[name]
-        posts = run.provider.faults["chat.postMessage"]
-        posts.append(fault)
-        result = await run.to_channel(chatContinueOnFailure=False)
-        assert (result.reason, result.halt, run.posts) == ("send_failed", True, 1)
-        assert message in (result.message or "")
-        posts.extend([fault] * 4)
-        async with within(SEND_SECONDS):
-            result = await run.to_channel(chatRetryOnFailure=True)
-        assert (result.reason, run.posts) == ("send_failed", 5)
-        assert message in (result.message or "")
-        posts.extend([fault] * 3)
-        assert ((await run.to_channel(chatRetryOnFailure=True)).status, run.posts) == ("sent", 9)
+        for retries, faults, attempts in ((False, 1, 1), (True, 4, 4), (True, 3, 4)):
+            run.provider.calls.clear()
+            run.provider.faults[method].extend([fault] * faults)
+            async with within(SEND_SECONDS):
+                result = await run.reach(
+                    {**config, "chatRetryOnFailure": retries, "chatContinueOnFailure": False}
+                )
+            succeeds = attempts > faults
+            assert result.status == ("sent" if succeeds else "failed")
+            assert (result.halt, run.provider.calls.count(method)) == (not succeeds, attempts)
+            assert succeeds or (result.reason, message in (result.message or "")) == ("send_failed", True)
+            assert run.posts == (attempts if method == "chat.postMessage" else succeeds)
 
     @pytest.mark.parametrize("code", ["user_not_found", "cannot_dm_bot", "missing_scope", "invalid_auth"])
     async def test_a_permanent_error_of_opening_a_channel_ends_the_message(
@@ -141,28 +146,6 @@ class TestCodes:
         assert (result.reason, run.posts) == ("send_failed", 0)
         assert LASTING[code] in (result.message or "")
         assert run.provider.calls == ["conversations.open"]
-
-    @sampled("name", PASSING, size=3)
-    async def test_opening_a_direct_channel_is_part_of_an_attempt(
-        self, run: Adopted, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Opening is repeated as the post is: four attempts with retry, one without, and the fourth may succeed."""
-        monkeypatch.setattr("flowactions_plugin.chat.calls.RETRY_DELAYS", (0.01, 0.02, 0.03))
-        fault, message = PASSING[name]
-        opens = run.provider.faults["conversations.open"]
-        opens.append(fault)
-        result = await run.reach(DIRECT)
-        assert (result.reason, message in (result.message or "")) == ("send_failed", True)
-        assert run.provider.calls == ["conversations.open"]
-        opens.extend([fault] * 4)
-        run.provider.calls.clear()
-        result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
-        assert (result.reason, message in (result.message or "")) == ("send_failed", True)
-        assert run.provider.calls == ["conversations.open"] * 4
-        opens.extend([fault] * 3)
-        run.provider.calls.clear()
-        assert (await run.reach({**DIRECT, "chatRetryOnFailure": True})).status == "sent"
-        assert run.provider.calls == ["conversations.open"] * 4 + ["chat.postMessage"]
 
     @pytest.mark.ci
     async def test_an_opened_channel_is_reused_by_later_attempts(self, run: Adopted) -> None:

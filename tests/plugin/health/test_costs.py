@@ -22,6 +22,7 @@ from tests.bulk import copy, failing
 from tests.costs import Watched
 from tests.pausing import ACME, MAYA
 from tests.queueing import Queue, claimed
+from tests.rings import sampled
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
         await connection.exec_driver_sql("ANALYZE")
 
 
-@pytest.mark.parametrize("organization", [None, "o00007"])
+@sampled("organization", [None, "o00007"], size=1)
 @pytest.mark.parametrize(
     "grows", ["destinations", "old failures", "working", "nodes", "behind", "workers", "statistics"]
 )

@@ -20,9 +20,8 @@ from flowactions_plugin.chat.failures import (
 )
 from flowactions_plugin.settings.model import READERS
 from tests.chatting import Adopted, adopted, adopting_settings
-from tests.pacing import another
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import SmallHost, a_walk, development
 
 
 @pytest.fixture
@@ -152,16 +151,6 @@ class TestDeferred:
             await run.actions.reach(walk, Node(id="n1", type="chat_message", config=config))
         ).status == "recorded"
         return walk
-
-    async def test_racing_advances_send_once(self, run: Adopted) -> None:
-        """However many calls race, one message is posted (§3.2)."""
-        walk = await self.record(run)
-        pacing = services_of(run.actions.host)._pacing
-        processes = (pacing, another(pacing)) * 5
-        found = await asyncio.gather(*(each.advance(walk, "s") for each in processes))
-        assert [result.status for advanced in found for result in advanced.results] == ["sent"]
-        assert run.texts == [("#orders", "hi")]
-        assert await run.actions.advance(walk, "s") == Advanced(state="done")
 
     async def test_a_message_that_was_interrupted_is_not_lost(self, run: Adopted, database_url: str) -> None:
         """A call that ends in the middle leaves the record, and no lease: the next one sends the message again (§3.2)."""

@@ -16,7 +16,6 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import deferred
 from tests.pacing import Paced, Telling, paced, ran
 from tests.support import a_walk
 from tests.waiting import until
@@ -69,20 +68,6 @@ async def test_what_stays_of_a_record_holds_nothing_of_the_run(run: Paced) -> No
     ]
     ((ran_at, created_at),) = await run.query("SELECT ran_at, created_at FROM flowactions_deferred")
     assert ran_at >= created_at
-
-
-async def test_what_stays_is_pruned_with_records_of_abandoned_runs(run: Paced) -> None:
-    """After the days of retention it is deleted, in batches; the node is recorded then as if it were new."""
-    walks = [a_walk(run_id=f"r{number}") for number in range(5)]
-    for walk in walks:
-        await run.record(walk, "a")
-        await run.actions.advance(walk, "s")
-    await run.run("UPDATE flowactions_deferred SET created_at = id WHERE run_id <> 'r4'")
-    # The host's own retention, which begins when it starts, may come first.
-    for _ in range(2):
-        assert await run.database.prune(deferred.c.created_at, 3_600_000, 3) <= 3
-    assert await run.query("SELECT run_id FROM flowactions_deferred") == [("r4",)]
-    assert (await run.record(walks[0], "a")).status == "recorded"
 
 
 async def test_a_node_that_was_dropped_does_not_run_again(run: Paced) -> None:

@@ -174,22 +174,6 @@ async def test_an_automatic_pause_is_shown_and_can_be_ended(site: Site) -> None:
     assert await site.execute("SELECT 1 FROM flowactions_pauses") == []
 
 
-async def test_the_last_pause_wins_and_a_form_that_is_sent_twice_is_one(site: Site) -> None:
-    """Of two people, nobody has to know of the other; the audit has both."""
-    target = {"destination": "https://hooks.example.com:443"}
-    for reason in ("the first", "the second", "the second"):
-        assert (await site.post("/destinations/pause", {**target, "reason": reason})).status_code == 303
-    rows = await site.execute("SELECT reason FROM flowactions_pauses")
-    assert [row.reason for row in rows] == ["the second"]
-    site.sign_in("operator")
-    taking = {**target, "organization": "acme", "reason": "an incident"}
-    assert (await site.post("/destinations/pause", taking)).status_code == 303
-    rows = await site.execute("SELECT paused_by, reason FROM flowactions_pauses")
-    assert [(row.paused_by, row.reason) for row in rows] == [("Olive", "an incident")]
-    rows = await site.execute("SELECT reason FROM flowactions_audit ORDER BY id")
-    assert [row.reason for row in rows] == ["the first", "the second", "an incident"]
-
-
 async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
     """Nor is there a button for it."""
     await site.put("dead")
