@@ -16,6 +16,7 @@ from flowactions_plugin.cli.tools import INSTRUCTIONS, TOOLS, Agent, called
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.storage.outages import refusal_of
 
 try:
     import anyio
@@ -76,7 +77,13 @@ def server_of(agent: Agent, *, allow_write: bool) -> Server[Any]:
             return _answer(await called(agent, params.name, params.arguments or {}, _actor(context)))
         except StorageUnavailable as exc:
             log.error("%s", exc, extra={"event": "command.storage_unavailable"})  # noqa: TRY400
-            return _answer(UNAVAILABLE, is_error=True)
+            refusal = refusal_of(exc.code)
+            words = (
+                UNAVAILABLE
+                if refusal is None
+                else f"nothing was changed; the database takes no writes: {refusal[1]}"
+            )
+            return _answer(words, is_error=True)
         except FlowActionsError as exc:
             return _answer(advice(exc)[0], is_error=True)
         except Exception as exc:  # the next call may succeed; a secret may be in its message

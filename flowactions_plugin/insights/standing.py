@@ -111,12 +111,14 @@ def read_facts(
     first = rows[0]
     now, waiting = first.now, sum(row.number or 0 for row in rows)
     workers, limited = workers_of(connection, scope, now)
-    refusal = None if database.refused is None else database.refused.words
-    refusal = refusal or ("it is read-only" if database.reads_only(connection) else None)
     # Names of processes and roles are the operators'.
     blockers, lacking = (database.blockers(connection), database.lacking(connection)) if sees_all else ((), ())
-    reads_only = refusal is None and may_only_read(lacking)
-    lacking = () if reads_only else lacking
+    is_reader = may_only_read(lacking)
+    # What was refused to a reader says nothing of others.
+    refusal = None if database.refused is None or is_reader else database.refused.words
+    refusal = refusal or ("it is read-only" if database.reads_only(connection) else None)
+    reads_only = refusal is None and is_reader
+    lacking = () if is_reader else lacking
     is_late = (first.oldest_due_ms or 0) >= LATE_MS
     facts = Facts(
         now=now,

@@ -210,7 +210,7 @@ class Outages:
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
         unavailable.may_be_written = is_unconfirmed(exc)
-        if (refusal := _refusal(code)) is not None:
+        if (refusal := refusal_of(code)) is not None:
             self.refused = Refused(refusal[1], timer())
         return unavailable
 
@@ -230,7 +230,7 @@ class OutageLog:
         self._failing.add(part)
         code = error.code or ""
         # 55000: a server, or a database of it, that accepts no connections for now.
-        is_away = not code or (code.startswith((*OUTAGES, "55000")) and _refusal(code) is None)
+        is_away = not code or (code.startswith((*OUTAGES, "55000")) and refusal_of(code) is None)
         kind = "away" if is_away else code
         if kind not in self._logged:
             self._logged.add(kind)
@@ -274,13 +274,14 @@ def outage_delay(failures: int, cap: float, chance: float) -> float:
     return min(cap, 0.5 * 2.0 ** min(failures - 1, 10)) * (1 + chance) / 2
 
 
-def _refusal(code: str | None) -> tuple[str, str] | None:
+def refusal_of(code: str | None) -> tuple[str, str] | None:
+    """Return why a database that answers takes no writes, for metrics and in words; ``None``: a code says nothing of it."""
     return next((found for start, found in REFUSALS.items() if (code or "").startswith(start)), None)
 
 
 def reason_of(exc: StorageUnavailable) -> str:
     """Return why something was not queued, as metrics have it."""
-    if (refusal := _refusal(exc.code)) is not None:
+    if (refusal := refusal_of(exc.code)) is not None:
         return refusal[0]
     return "conflict" if exc.code in CONFLICTS else "unavailable"
 

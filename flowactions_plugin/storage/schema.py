@@ -176,7 +176,7 @@ chat_connections: Final = _table(
     Column("ask_at", BigInteger),
 )
 
-TROUBLED: Final = text("status <> 'active' OR last_error_at IS NOT NULL")
+TROUBLED: Final = text("(status <> 'active' OR last_error_at IS NOT NULL)")
 """Connections that are revoked, or could not send at some time."""
 
 oauth_states: Final = _table(

@@ -21,7 +21,7 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage import schema
 from tests.commanding import ROOT, command
 from tests.docs.fences import blocks_of
-from tests.outages import Outage
+from tests.outages import Outage, a_role
 from tests.queueing import Queue
 from tests.rings import sampled
 from tests.support import development
@@ -435,3 +435,32 @@ class TestStart:
         ended = await command("mcp", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=f"sqlite:///{tmp_path / 'none.db'}")
         assert (ended.code, ended.out) == (2, "")
         assert "no tables yet" in ended.err
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_a_role_that_may_only_read_serves_what_reads(
+    queue: Queue, serve: Serve, database_url: str
+) -> None:
+    """What writes says which right is missing, and changes nothing; the next call is answered."""
+    row_id = await a_dead_one(queue)
+    reads = ("USAGE ON SCHEMA public", "SELECT ON ALL TABLES IN SCHEMA public")
+    async with (
+        a_role(database_url, *reads) as own,
+        serve("--allow-write", FLOWACTIONS_DATABASE_URL=own) as client,
+    ):
+        overview = await read(client, "overview_read")
+        assert "this process's role may only read" in json.dumps(overview)
+        assert (await read(client, "deliveries_read", id=row_id))["row"]["status"] == "dead"
+        assert "data" in await read(client, "destinations_read")
+        counted = (await read(client, "deliveries_write", action="retry", filter="status:dead"))["counted"]
+        place = {"destination": "https://h.example", "action": "pause"}
+        for tool, asked in (
+            ("deliveries_write", {"action": "retry", "ids": [row_id]}),
+            ("deliveries_write", {"action": "retry", "counted": counted}),
+            ("destinations_write", place),
+        ):
+            words = "nothing was changed; the database takes no writes: this process's role may not write"
+            assert await refused(client, tool, **asked) == words
+        again = await read(client, "overview_read")
+        assert (again["state"], again["findings"]) == (overview["state"], overview["findings"])
+    assert await state(queue, row_id) == "dead"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from sqlalchemy import insert
@@ -15,7 +16,7 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Attempted
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import Settings
-from flowactions_plugin.storage.schema import BEHIND_MS, destinations, statistics, workers
+from flowactions_plugin.storage.schema import BEHIND_MS, chat_connections, destinations, statistics, workers
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.bulk import copy, failing
@@ -44,6 +45,39 @@ async def test_an_overview_costs_no_more_with_more_rows(queue: Queue, organizati
     assert work[1] <= 1.5 * work[0], work
 
 
+def _connection(number: int, **changes: Any) -> dict[str, Any]:
+    """Give a chat connection that works."""
+    names = (
+        "team_id",
+        "team_name",
+        "bot_user_id",
+        "app_id",
+        "scopes",
+        "installed_by_id",
+        "installed_by_name",
+        "install_id",
+    )
+    values = {**dict.fromkeys(names, "x"), "installed_at": 1, "status": "active", "sealed_token": b"x"}
+    return {**values, "organization_id": f"o{number:05}", **changes}
+
+
+async def test_a_chat_connection_is_counted_for_its_organization_only(queue: Queue) -> None:
+    """One that is revoked, or cannot send, is another organization's: it has no finding."""
+    rows = [
+        _connection(1, status="revoked"),
+        _connection(2, last_error_at=int(time.time() * 1000)),
+        _connection(3),
+    ]
+    async with queue.database.write() as connection:
+        for row in rows:
+            await connection.execute(insert(chat_connections), row)
+    insights = Insights(queue.database)
+    counted = [
+        str((await insights.facts(Scope(each))).chat) for each in ("o00001", "o00002", "o00003", "x", None)
+    ]
+    assert counted == ["1", "1", "0", "0", "2"]
+
+
 async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
     """Write what there may be many of: destinations and nodes that fail, of an organization each; workers; pauses."""
     now = int(time.time() * 1000)
@@ -65,6 +99,7 @@ async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
     table, rows = {
         "destinations": (destinations, [failing(number, now - number) for number in numbers]),
         "old failures": (destinations, [failing(number, number) for number in numbers]),
+        "connections": (chat_connections, [_connection(number) for number in numbers]),
         "working": (destinations, [{**failing(number, now), "failing_since": None} for number in numbers]),
         "workers": (
             workers,
@@ -94,7 +129,8 @@ async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
 
 @sampled("organization", [None, "o00007"], size=1)
 @pytest.mark.parametrize(
-    "grows", ["destinations", "old failures", "working", "nodes", "behind", "workers", "statistics"]
+    "grows",
+    ["destinations", "old failures", "working", "nodes", "behind", "workers", "statistics", "connections"],
 )
 async def test_an_overview_costs_no_more_with_more_of_anything(
     queue: Queue, organization: str | None, grows: str
