@@ -179,7 +179,7 @@ def test_every_check_finds_something() -> None:
     assert found == {check.id for check in all_checks()}
 
 
-async def fast(_: Machine) -> float:
+def fast(_: Machine) -> float:
     return 1.0
 
 

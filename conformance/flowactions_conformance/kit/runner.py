@@ -53,6 +53,9 @@ class Runner:
         session: open.
         host: the shared host, which has passed the preflight.
         baseline: failures that are accepted.
+
+    Attributes:
+        running: the ids of the checks that run now, or ran when they were cancelled.
     """
 
     def __init__(self, session: Session, host: Host, baseline: Baseline) -> None:
@@ -63,6 +66,7 @@ class Runner:
         self._first_runs = 0
         self._is_quiet = asyncio.Event()
         self._again = asyncio.Lock()
+        self.running: set[str] = set()
 
     async def run(self, check: Check) -> CheckResult:
         """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
@@ -88,6 +92,12 @@ class Runner:
 
     async def _run(self, check: Check) -> tuple[CheckResult, bool]:
         """Run one check once; return its result, and whether a second try may tell more."""
+        self.running.add(check.id)
+        judged = await self._tried(check)
+        self.running.remove(check.id)  # not if it was cancelled: the report names those
+        return judged
+
+    async def _tried(self, check: Check) -> tuple[CheckResult, bool]:
         began, result = time.monotonic(), partial(check.result, rerun=self._rerun(check))
         if check.profile not in self.session.claims or self.session.lacks.intersection(check.needs):
             return result(Status.NOT_CLAIMED), False
@@ -181,7 +191,7 @@ async def run_checks(
     time_scale: float = 1.0,
     served: ServedAt | None = None,
     seed: int | None = None,
-    on_result: Callable[[CheckResult, float], None] = lambda *_: None,
+    on_result: Callable[[CheckResult, float, int], None] = lambda *_: None,
 ) -> Report:
     """Run checks over one host. Cancelled, it returns the report of the checks that have ended.
 
@@ -194,7 +204,7 @@ async def run_checks(
         time_scale: of all limits.
         served: a host that somebody else has started; then the factory makes its driver.
         seed: of the values that checks draw; ``None``: another one in each run.
-        on_result: called with each result as it comes, and how many times slower than needed the machine was measured.
+        on_result: called with each result as it comes, how many times slower than needed the machine was, and how many checks run.
 
     Raises:
         LookupError: there is no check of a name in ``ids``.
@@ -208,10 +218,11 @@ async def run_checks(
     results: dict[str, CheckResult] = {}
     error: Finding | None = None
     interrupted = False
+    runner: Runner | None = None
 
     async def one(runner: Runner, check: Check) -> None:
         results[check.id] = await runner.run(check)
-        on_result(results[check.id], session.machine.newest)
+        on_result(results[check.id], session.machine.slowness(), len(runner.running))
 
     try:
         async with session.running():
@@ -248,4 +259,5 @@ async def run_checks(
         lacks=tuple(sorted(session.lacks)),
         checks=len(checks),
         interrupted=interrupted,
+        running=tuple(sorted(runner.running)) if interrupted and runner is not None else (),
     )
