@@ -30,7 +30,6 @@ from flowactions_conformance.kit.support.samples import (
     METHODS,
     PATHS,
     PIECE_BYTES,
-    PROBLEM,
     QUERY,
     REDIRECTS,
     SIGNED,
@@ -268,38 +267,6 @@ def _as_answered(trial: Trial, exchange: Exchange, answer: httpx.Response) -> No
         expected=[f"{each}; …" for each in wanted] if missing else sorted(COOKIE),
         actual=answer.headers.get_list("set-cookie"),
     )
-
-
-@check(
-    "HTTP-6",
-    profile="core",
-    clause="contract: What a host does (Routes); http: Problems; spec 7.3",
-    causes=REWRITING,
-)
-async def problems_pass(trial: Trial) -> None:
-    """The problems that the plugin answers reach the client as it wrote them."""
-    await trial.seed()
-    missing = f"/v1/webhooks/outbox/{trial.id('missing')}"
-    text: dict[str, Any] = {"content": "no JSON", "headers": {"content-type": "text/plain"}}
-    for method, path, who, sending, status, code in (
-        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, {}, 400, "invalid_request"),
-        ("POST", EVENTS, None, {}, 401, "unauthorized"),
-        ("GET", missing, trial.author, {}, 404, "not_found"),
-        ("POST", "/integrations/nodes/check", trial.author, {}, 400, "invalid_request"),
-        ("POST", "/integrations/nodes/check", trial.author, text, 415, "unsupported_media_type"),
-    ):
-        answer = await trial.request(method, path, who=who, **sending)
-        trial.equal(answer.status_code, status, f"the problem of {method} {path} has another status")
-        problem = json_object(answer)
-        trial.expect(
-            answer.headers.get("content-type", "").startswith(PROBLEM) and problem.get("code") == code,
-            f"the problem that the plugin answers to {method} {path} was rewritten",
-            expected=f"{PROBLEM} with the code {code!r}",
-            actual=f"{answer.headers.get('content-type')} {answer.text[:500]}",
-        )
-        lacking = [name for name in ("type", "title", "status", "detail") if name not in problem]
-        trial.expect(not lacking, f"the problem of {method} {path} lacks {', '.join(lacking)}", actual=problem)
-        trial.equal(answer.headers.get("cache-control"), "no-store", "a problem may be stored by caches")
 
 
 @check(

@@ -287,10 +287,10 @@ class _State:
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Find a problem in a config that says ``problem``."""
-        if not draft.node.config.get("problem"):
+        severity = draft.node.config.get("problem")
+        if not severity:
             return ()
-        problem = ConfigProblem(path=("text",), code="probe_problem", message=PROBLEM, severity="error")
-        return (problem,)
+        return (ConfigProblem(path=("text",), code=f"probe_{severity}", message=PROBLEM, severity=severity),)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Show the config as it is given, secrets masked by the facade."""
