@@ -141,7 +141,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "unsigned-during-an-outage": ("METHODS-5", "Host.signing_secret answers None for a node while the host's database fails", "DURABILITY-3"),
     "tasks-in-the-first-process": ("SCALE-1 SCALE-3", "not all of 200 webhooks that were queued in two processes have arrived", "LOAD-1"),
     "locks-in-memory": ("SCALE-2", "a caller was let past a node that another process still runs", "PACING-4"),
-    "everybody-operates": ("TENANCY-1", "no operator, shows its delivery (by operator())", "AUTH-1"),
+    "everybody-operates": ("TENANCY-1", "who is no operator, shows a delivery of ", "AUTH-1"),
     "organization-of-a-header": ("METHODS-2", "names another one by the header x-organization-id", "AUTH-1"),
     "principal-in-a-global": ("METHODS-2 METHODS-4", "while others are asked at the same moment"),
     "backend-in-a-global": ("METHODS-2 METHODS-4", "while others are asked at the same moment", "TENANCY-1"),
@@ -153,6 +153,13 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "lock-kept": ("METHODS-4", "", "METHODS-1"),
     "actions-during-an-outage": ("METHODS-5", "Host.logic_action answers None for an action while", "METHODS-3"),
     "previews-for-strangers": ("SAVING-6", "a preview for the flow of an organization was made for somebody who has not signed in", "SAVING-3"),
+    "user-id": ("EAGER-9 METHODS-1 METHODS-2 METHODS-4", "for a person", "AUTH-1"),
+    "agent-prefix": ("METHODS-1 METHODS-2 METHODS-4", "for an agent's id in other capitals", "LOGIC-1"),
+    "preview-saved": ("SAVING-3", "the preview is not what the plugin gave", "SAVING-6"),
+    "warnings-dropped": ("SAVING-1", "the author is not shown the problem 'probe_warning'", "SAVING-2"),
+    "ttl": ("METHODS-1", "for a node, whose config was changed a moment ago", "MODEL-1"),
+    "readers-operate": ("METHODS-1 METHODS-2 METHODS-4", "for a person who may only look", "TENANCY-1"),
+    "type-by-text": ("METHODS-1 METHODS-2 METHODS-4", "for a type that no flow uses", "EAGER-9"),
     "leaves-a-mark": ("SCALE-4", "nobody removes it", "PACING-4"),
 }  # fmt: skip
 """Fault → the checks that find it, a part of what they say, and perhaps one near by that does not blame the host."""

@@ -15,7 +15,7 @@ import msgspec
 
 from flowactions_conformance.kit.baseline import Baseline, accepted
 from flowactions_conformance.kit.hand_over import ServedAt
-from flowactions_conformance.kit.hosts.limits import Late
+from flowactions_conformance.kit.hosts.limits import SLOW, Late
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
@@ -66,13 +66,14 @@ class Runner:
         self._first_runs = 0
         self._is_quiet = asyncio.Event()
         self._again = asyncio.Lock()
+        self._is_second = False
         self.running: set[str] = set()
 
     async def run(self, check: Check) -> CheckResult:
         """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
 
-        One that ends with an error is tried again when all others have run, alone; likewise one that fails while the
-        database or the host did not answer the plugin in time, because a busy machine can cause this, too.
+        One that ends with an error, or fails on a slow machine, is tried again when all others have run, alone; likewise one
+        that fails while the database or the host did not answer the plugin in time. If both are so, nothing is known in the end.
         """
         self._first_runs += 1
         self._is_quiet.clear()
@@ -87,7 +88,12 @@ class Runner:
             async with self._again:
                 await self._is_quiet.wait()
                 await self.session.until_released()
-                result, _ = await self._run(check)
+                self._is_second = True  # until the next check is tried again: all first tries have ended
+                result, is_doubtful = await self._run(check)
+                if is_doubtful and result.finding is not None and result.status is not Status.ERROR:
+                    said = f"not known: this machine was too slow, as it was before. What was seen: {result.finding.message}"
+                    finding = msgspec.structs.replace(result.finding, message=said)
+                    result = msgspec.structs.replace(result, status=Status.ERROR, finding=finding)
         return result
 
     async def _run(self, check: Check) -> tuple[CheckResult, bool]:
@@ -110,7 +116,9 @@ class Runner:
             trial.end()
         if finding is not None:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
-        is_doubtful = status is Status.ERROR or (status in FAILURES and trial.saw_overload)
+        is_slow = self.session.machine.slowness() >= SLOW
+        is_late = (trial.saw_overload and is_slow) if self._is_second else (trial.saw_overload or is_slow)
+        is_doubtful = status is Status.ERROR or (status in FAILURES and is_late)
         known = self._baseline.get(check.id) if status in FAILURES else None
         ended = result(
             status if known is None else Status.KNOWN,
