@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "only these, for example EAGER-1, EAGER or pacing; may be given several times"
     option("--check", action="append", default=[], metavar="ID|GROUP|PROFILE", help=text)
     option("--database", metavar="URL", help=server)
-    option("--report", type=Path, metavar="DIR", help="write report.json and report.html")
+    option("--report", type=Path, metavar="DIR", help="write report.json")
     option("--baseline", type=Path, metavar="FILE", help='TOML: check id = "why its failure is accepted"')
     text = "draw the same values as the run whose report names this seed"
     option("--seed", type=int, metavar="NUMBER", help=text)

@@ -130,9 +130,11 @@ def test_progress_is_told(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> No
         (Status.PASS, 1, 1.0),
     ):
         now[0] += seconds
-        progress.add(a_result("EAGER-2", status), slowness)
+        progress.add(a_result("EAGER-2", status), slowness, 8)
     progress.close()
-    said = "2 of 4 checks, 1 to look at, this machine is 6 times slower than needed, about 11 seconds left"
+    said = (
+        "2 of 4 checks, 8 run, 1 to look at, this machine is 6 times slower than needed, about 11 seconds left"
+    )
     if terminal:
         assert stream.getvalue().split("\r\x1b[K")[1:4:2] == ["starting the host", said]
         assert stream.getvalue().endswith("\r\x1b[K")

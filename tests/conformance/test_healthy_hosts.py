@@ -34,7 +34,7 @@ class Combination(NamedTuple):
     names: tuple[str, ...]
 
 
-LONG = {"DURABILITY-5", "SCALE-1", "SCALE-4"}
+LONG = {"SCALE-1", "SCALE-4"}
 """Checks that take ten seconds or more: they start and kill many processes, or wait until leases end."""
 
 OVER_OTHER_HOSTS = {"core", "pacing", "loops"}
@@ -62,10 +62,10 @@ CI = [
     Combination(
         "odd-ids",
         "sqlite",
-        ("AUTH", "HTTP-12", "MODEL", "SAVING", "LOGIC", "TENANCY", "DURABILITY-3", "DURABILITY-4"),
+        ("AUTH", "HTTP-12", "MODEL", "SAVING", "LOGIC", "TENANCY", "DURABILITY-3"),
     ),
-    Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "PACING-5")),
-    Combination("single", "sqlite", ("AUTH", "EAGER-9")),
+    Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "METHODS", "PACING-5")),
+    Combination("single", "sqlite", ("AUTH", "METHODS", "EAGER-9")),
     Combination("mounted", "postgresql", ("EDIT", "HTTP", "LOAD", "TASK-1")),
 ]
 """Each further host with the checks that concern what is special about it; with the ones above, each check."""

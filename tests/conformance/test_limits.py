@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,20 +30,13 @@ from tests.waiting import until
 PAGE = Path(__file__).parents[2] / "docs/how-to/prove-your-host.md"
 
 
-def slow(factor: float) -> Callable[[], Awaitable[float]]:
-    async def measured() -> float:
-        return factor
-
-    return measured
-
-
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Patience]:
     """Makes what waits for an effect for so many seconds."""
 
     def made(seconds: float, factor: float | None = None, scale: float = 1.0) -> Patience:
         monkeypatch.setitem(limits.SECONDS, "effect", seconds)
-        return Patience(scale, None if factor is None else slow(factor))
+        return Patience(scale, None if factor is None else lambda: factor)
 
     return made
 
@@ -74,11 +68,8 @@ class TestPatience:
         """What comes later than the limit has still come. It is measured several times until then, and the worst counts."""
         measured = iter([20.0])
 
-        async def slowness() -> float:
-            return next(measured, later)
-
         patience = patient(0.1)
-        patience.slowness = slowness
+        patience.slowness = lambda: next(measured, later)
         assert await patience.wait(asyncio.sleep(0.5, "came"), "effect") == "came"
 
     @pytest.mark.parametrize("factor", [14, 100])
@@ -106,11 +97,20 @@ class TestPatience:
         assert patience.limit("effect") == 0.02
 
 
-async def test_the_machine_is_measured() -> None:
-    """Several that ask have one answer."""
+def test_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By how long a thread has waited for a processor while it worked. It is measured again after a second."""
+    schedules = iter([(10**9, 10**9), (10**9 + 1_000, 10**9 + 5_000)])
+    monkeypatch.setattr(limits, "_schedule", lambda: next(schedules))
     machine = Machine()
-    first, second = await asyncio.gather(machine.slowness(), machine.slowness())
-    assert first == second >= 1.0
+    assert [machine.slowness(), machine.slowness()] == [6.0, 6.0]
+
+
+def test_a_host_that_waits_for_itself_makes_no_machine_slow() -> None:
+    """What a thread sleeps is neither work, nor a wait for a processor."""
+    (ran, waited), began = limits._schedule(), time.perf_counter()
+    time.sleep(0.5)
+    now, took = limits._schedule(), time.perf_counter() - began
+    assert sum(now) - ran - waited < (took - 0.25) * 1e9
 
 
 class TestRunner:
@@ -186,6 +186,7 @@ async def test_a_list_that_comes_later_than_effects_is_read(monkeypatch: pytest.
     """A delivery is not said to go on because the request for it took longer than an effect may."""
     asked, answer = [], asyncio.Event()
     monkeypatch.setitem(limits.SECONDS, "effect", 5.0)
+    monkeypatch.setattr(Machine, "slowness", lambda _: 1.0)
     session = Session("a:b")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

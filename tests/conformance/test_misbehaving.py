@@ -38,7 +38,7 @@ SAFETY_SECONDS = 300
 def fast_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """How hosts are told on a slow machine is another test's: here limits are too short for one."""
 
-    async def slowness(_: Machine) -> float:
+    def slowness(_: Machine) -> float:
         return 1.0
 
     monkeypatch.setattr(Machine, "slowness", slowness)
@@ -207,7 +207,7 @@ async def test_an_interrupted_run_reports_what_has_ended() -> None:
     """A run that is cancelled while others of its checks run. Its limits are so long that no machine is too slow for them."""
     ended: list[CheckResult] = []
 
-    def note(result: CheckResult, _: float) -> None:
+    def note(result: CheckResult, _: float, __: int) -> None:
         ended.append(result)
         run.cancel()
 
@@ -216,6 +216,8 @@ async def test_an_interrupted_run_reports_what_has_ended() -> None:
     assert report.interrupted
     assert set(report.results) == set(ended)
     assert 0 < len(ended) < report.checks == len(select(["LOAD", "TASK"]))
+    assert report.running
+    assert not {*report.running} & {each.id for each in ended}
     assert not report.passed
 
 

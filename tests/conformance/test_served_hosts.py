@@ -64,7 +64,7 @@ class TestRun:
 
     async def test_the_same_checks_run_over_a_host_that_is_already_served(self, place: ServedAt) -> None:
         """Again and again: `serve-env` hands over to each run, and what processes reported before is not lost."""
-        ids = ("LOAD-1", "TASK-1", "HTTP-1", "HTTP-11", "EAGER-2")
+        ids = ("LOAD-1", "TASK-1", "HTTP-1", "HTTP-13", "EAGER-2")
         for _ in range(2):
             assert outcomes(await checked(place, *ids)) == dict.fromkeys(ids, Status.PASS)
 
@@ -254,8 +254,8 @@ class TestBehindNginx:
         """The message says what it answered, and the causes where to look."""
         folder, port, inner, place = behind
         with served.nginx(folder, port, inner, body="16k"):
-            report = await checked(place, "HTTP-3", "HTTP-4", "HTTP-11")
-        assert outcomes(report) == {"HTTP-3": Status.FAIL, "HTTP-4": Status.PASS, "HTTP-11": Status.PASS}
+            report = await checked(place, "HTTP-3", "HTTP-4", "HTTP-13")
+        assert outcomes(report) == {"HTTP-3": Status.FAIL, "HTTP-4": Status.PASS, "HTTP-13": Status.PASS}
         assert "did not reach the plugin: it was answered 413" in said(report)
         assert "a proxy before it has a limit for bodies" in said(report)
 
@@ -266,8 +266,8 @@ class TestBehindNginx:
         folder, port, inner, place = behind
         again = "error timeout http_503 non_idempotent"
         with served.nginx(folder, port, inner, again=again, entries=2):
-            report = await checked(place, "HTTP-3", "HTTP-11")
-        assert outcomes(report) == {"HTTP-3": Status.PASS, "HTTP-11": Status.FAIL}
+            report = await checked(place, "HTTP-3", "HTTP-13")
+        assert outcomes(report) == {"HTTP-3": Status.PASS, "HTTP-13": Status.FAIL}
         assert "a POST that the plugin answered with 503 did not reach it once" in said(report)
 
 

@@ -151,15 +151,15 @@ class Progress:
         self._ended = self._failed = 0
         self._show("starting the host")
 
-    def add(self, result: CheckResult, slowness: float) -> None:
-        """Record a result, and how many times slower than needed the machine was measured."""
+    def add(self, result: CheckResult, slowness: float, running: int) -> None:
+        """Record a result, how many times slower than needed the machine was, and how many checks run."""
         self._ended += 1
         self._failed += result.status in ATTENTION and result.status is not Status.KNOWN
         left = (time.monotonic() - self._began) / self._ended * (self._count - self._ended)
         about = f"{left:.0f} seconds" if left < 90 else f"{left / 60:.0f} minutes"
         slow = f", this machine is {slowness:.0f} times slower than needed" if slowness >= SLOW else ""
         self._show(
-            f"{self._ended} of {self._count} checks, {self._failed} to look at{slow}, about {about} left"
+            f"{self._ended} of {self._count} checks, {running} run, {self._failed} to look at{slow}, about {about} left"
         )
 
     def close(self) -> None:

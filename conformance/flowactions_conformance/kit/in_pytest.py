@@ -92,7 +92,7 @@ def conformance_suite(
         database: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
         baseline: check id → why its failure is accepted.
         seed: of the values that are drawn; ``None``: another one in each run.
-        report: the folder into which ``report.json`` and ``report.html`` are written.
+        report: the folder into which ``report.json`` is written.
         time_scale: makes all limits longer or shorter.
 
     Raises:

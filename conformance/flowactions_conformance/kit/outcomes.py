@@ -104,6 +104,7 @@ class Report(Wire, frozen=True):
         lacks: kinds of items that the host does not have, although it claims ``loops``.
         checks: how many were to be run.
         interrupted: whether Ctrl+C or SIGTERM ended the run before all of them had ended.
+        running: the ids of those that ran then.
         seed: of the values that checks drew; ``--seed`` repeats them.
     """
 
@@ -124,6 +125,7 @@ class Report(Wire, frozen=True):
     lacks: tuple[str, ...] = ()
     checks: int = 0
     interrupted: bool = False
+    running: tuple[str, ...] = ()
     seed: int = 0
 
     @property

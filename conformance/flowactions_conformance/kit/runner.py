@@ -15,7 +15,7 @@ import msgspec
 
 from flowactions_conformance.kit.baseline import Baseline, accepted
 from flowactions_conformance.kit.hand_over import ServedAt
-from flowactions_conformance.kit.hosts.limits import Late
+from flowactions_conformance.kit.hosts.limits import SLOW, Late
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
@@ -53,6 +53,9 @@ class Runner:
         session: open.
         host: the shared host, which has passed the preflight.
         baseline: failures that are accepted.
+
+    Attributes:
+        running: the ids of the checks that run now, or ran when they were cancelled.
     """
 
     def __init__(self, session: Session, host: Host, baseline: Baseline) -> None:
@@ -63,12 +66,14 @@ class Runner:
         self._first_runs = 0
         self._is_quiet = asyncio.Event()
         self._again = asyncio.Lock()
+        self._is_second = False
+        self.running: set[str] = set()
 
     async def run(self, check: Check) -> CheckResult:
         """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
 
-        One that ends with an error is tried again when all others have run, alone; likewise one that fails while the
-        database or the host did not answer the plugin in time, because a busy machine can cause this, too.
+        One that ends with an error, or fails on a slow machine, is tried again when all others have run, alone; likewise one
+        that fails while the database or the host did not answer the plugin in time. If both are so, nothing is known in the end.
         """
         self._first_runs += 1
         self._is_quiet.clear()
@@ -83,11 +88,22 @@ class Runner:
             async with self._again:
                 await self._is_quiet.wait()
                 await self.session.until_released()
-                result, _ = await self._run(check)
+                self._is_second = True  # until the next check is tried again: all first tries have ended
+                result, is_doubtful = await self._run(check)
+                if is_doubtful and result.finding is not None and result.status is not Status.ERROR:
+                    said = f"not known: this machine was too slow, as it was before. What was seen: {result.finding.message}"
+                    finding = msgspec.structs.replace(result.finding, message=said)
+                    result = msgspec.structs.replace(result, status=Status.ERROR, finding=finding)
         return result
 
     async def _run(self, check: Check) -> tuple[CheckResult, bool]:
         """Run one check once; return its result, and whether a second try may tell more."""
+        self.running.add(check.id)
+        judged = await self._tried(check)
+        self.running.remove(check.id)  # not if it was cancelled: the report names those
+        return judged
+
+    async def _tried(self, check: Check) -> tuple[CheckResult, bool]:
         began, result = time.monotonic(), partial(check.result, rerun=self._rerun(check))
         if check.profile not in self.session.claims or self.session.lacks.intersection(check.needs):
             return result(Status.NOT_CLAIMED), False
@@ -100,7 +116,9 @@ class Runner:
             trial.end()
         if finding is not None:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
-        is_doubtful = status is Status.ERROR or (status in FAILURES and trial.saw_overload)
+        is_slow = self.session.machine.slowness() >= SLOW
+        is_late = (trial.saw_overload and is_slow) if self._is_second else (trial.saw_overload or is_slow)
+        is_doubtful = status is Status.ERROR or (status in FAILURES and is_late)
         known = self._baseline.get(check.id) if status in FAILURES else None
         ended = result(
             status if known is None else Status.KNOWN,
@@ -181,7 +199,7 @@ async def run_checks(
     time_scale: float = 1.0,
     served: ServedAt | None = None,
     seed: int | None = None,
-    on_result: Callable[[CheckResult, float], None] = lambda *_: None,
+    on_result: Callable[[CheckResult, float, int], None] = lambda *_: None,
 ) -> Report:
     """Run checks over one host. Cancelled, it returns the report of the checks that have ended.
 
@@ -194,7 +212,7 @@ async def run_checks(
         time_scale: of all limits.
         served: a host that somebody else has started; then the factory makes its driver.
         seed: of the values that checks draw; ``None``: another one in each run.
-        on_result: called with each result as it comes, and how many times slower than needed the machine was measured.
+        on_result: called with each result as it comes, how many times slower than needed the machine was, and how many checks run.
 
     Raises:
         LookupError: there is no check of a name in ``ids``.
@@ -208,10 +226,11 @@ async def run_checks(
     results: dict[str, CheckResult] = {}
     error: Finding | None = None
     interrupted = False
+    runner: Runner | None = None
 
     async def one(runner: Runner, check: Check) -> None:
         results[check.id] = await runner.run(check)
-        on_result(results[check.id], session.machine.newest)
+        on_result(results[check.id], session.machine.slowness(), len(runner.running))
 
     try:
         async with session.running():
@@ -248,4 +267,5 @@ async def run_checks(
         lacks=tuple(sorted(session.lacks)),
         checks=len(checks),
         interrupted=interrupted,
+        running=tuple(sorted(runner.running)) if interrupted and runner is not None else (),
     )

@@ -44,6 +44,8 @@ OVERLOAD: Final = (
     "did not answer within",
     "the database failed:",
     "TimeoutError",
+    "deferred nodes wait:",
+    "deferred nodes run without their user",
     "too many clients already",
     "remaining connection slots are reserved",
 )

@@ -10,7 +10,7 @@ from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import chat
 from flowactions_conformance.kit.support.client import Client
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Action, Flow
+from flowactions_conformance.kit.under_test import Flow
 
 CONNECTION = "/integrations/chat/connection"
 NO_DELIVERIES = {"FLOWACTIONS_HOST_WORKER": "off"}
@@ -18,8 +18,6 @@ NO_DELIVERIES = {"FLOWACTIONS_HOST_WORKER": "off"}
 
 LEASE_SECONDS: Final = 45.0
 """The plugin goes on with what a killed process had begun to deliver within half a minute."""
-RETRY_SECONDS: Final = 30.0
-"""A failed delivery is sent again after five seconds, and one whose secret could not be read is asked for again after five."""
 
 CONFIRMED: Final = "the answer leaves before the commit, or an error of the commit is only logged: answer when it has committed"
 CAUSES = (
@@ -92,92 +90,6 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
         "committed" in arrived[-1].body,
         "after a failed commit, the webhook of the next run was not sent",
         actual=arrived[-1].body,
-    )
-
-
-@check(
-    "DURABILITY-4",
-    profile="durability",
-    clause="contract: What a host does (Runs), Transactions; settings: FLOWACTIONS_CHAT_DELIVERY",
-    alone=True,
-    causes=("reach() is called without the transaction in which the run is written",),
-)
-async def rolls_back_queued_chat_with_the_host(trial: Trial) -> None:
-    """With queued chat, nothing is posted for a run whose commit failed, and a message of the next run is posted."""
-    await trial.start(settings={"FLOWACTIONS_CHAT_DELIVERY": "queued"})
-    text = trial.id("queued")
-    config = {
-        "chatActionType": "channel",
-        "chatChannelId": "C0GENERAL",
-        "chatMessageText": f"{text} {{{{content}}}}",
-    }
-    flow = trial.flow(Action(id=trial.id("chat"), type="chat_message", config=config), trial.probe("behind"))
-    await trial.seed(flow)
-    await chat.connect(trial, trial.author)
-
-    def posted() -> list[str]:
-        return [each.text for each in trial.session.provider.messages if each.text.startswith(text)]
-
-    kept = await _kept_of_a_failed_commit(trial, flow, "behind")
-    await trial.open(flow, content="kept")
-    await trial.until(
-        lambda: any("kept" in each for each in posted()),
-        "after a failed commit, the queued message of the next run was not posted",
-    )
-    expected = [f"{text} first"] * bool(kept) + [f"{text} kept"]
-    trial.equal(posted(), expected, "the commit of a run failed, but its queued message was posted")
-
-
-@check(
-    "DURABILITY-5",
-    profile="durability",
-    clause="contract: What a host provides (node, signing_secret); spec 5.3.6",
-    alone=True,
-    causes=(
-        "node catches the error of its database and returns None, as for a node that was deleted: let it out",
-        "signing_secret catches the error and returns None, or raises OriginGone",
-    ),
-)
-async def sends_nothing_unsigned_during_an_outage(trial: Trial) -> None:
-    """While the host's own database fails, a webhook that is to be signed waits, and leaves signed afterwards."""
-    await trial.start()
-    secret = trial.id("secret")
-    node = trial.webhook("order", webhookUrl=trial.hook("order", fails=1), webhookSecret=secret)
-    await trial.seed(trial.flow(trial.step("a"), node))
-    await trial.call("fail_database", False)
-    await trial.open(trial.flow())
-    await trial.until_arrived("order")
-    await trial.call("fail_database", True)
-    trial.note("kit", "the host's database fails; the webhook is sent again after five seconds")
-    try:
-        await trial.until(
-            lambda: _raised(trial, node) or len(trial.arrivals("order")) > 1,
-            "a webhook that waited to be sent again was not, and its secret was not asked for",
-            at_least=RETRY_SECONDS,
-        )
-        newest = trial.signature_of(trial.arrivals("order")[-1], secret)
-        if not _raised(trial, node) and newest == "verified":
-            raise NotTestable(
-                "fail_database(True) has no effect: the secret of a webhook was read while the host's database should have failed"
-            )
-    finally:
-        await trial.call("fail_database", False)
-    await trial.until(
-        lambda: len(trial.arrivals("order")) > 1,
-        "a webhook whose secret could not be read while the host's database failed was not sent afterwards",
-        expected="it waits until the host answers again",
-        at_least=RETRY_SECONDS,
-    )
-    signed = [trial.signature_of(arrival, secret) for arrival in trial.arrivals("order")]
-    trial.equal(signed, ["verified"] * 2, "a webhook was sent unsigned while the host's database failed")
-
-
-def _raised(trial: Trial, node: Action) -> bool:
-    return any(
-        event.data["method"] in {"node", "signing_secret"}
-        and event.data["node"] == trial.of_host(node.id)
-        and event.data["raised"] not in {"", "OriginGone"}
-        for event in trial.reports("host_call")
     )
 
 

@@ -6,14 +6,15 @@ import base64
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Final
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import httpx
 
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
-from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
+from flowactions_conformance.kit.probing.plugin import ASKED, NODE, ROUTES, SHOWN_BYTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
 from flowactions_conformance.kit.support.chat import INSTALL
@@ -24,27 +25,22 @@ from flowactions_conformance.kit.support.samples import (
     BODIES,
     COOKIE,
     HEADERS,
+    IN_PIECES,
     LARGEST,
     METHODS,
     PATHS,
     PIECE_BYTES,
-    PIECES,
-    PROBLEM,
     QUERY,
     REDIRECTS,
+    SIGNED,
 )
 from flowactions_conformance.kit.support.survey import Survey
 from flowactions_conformance.kit.trial import ABOUT_IDS, Trial
 
 ECHO: Final = f"{ROUTES}/echo"
-ANSWER: Final = f"{ROUTES}/answer"
 EVENTS: Final = "/integrations/chat/events"
 FROM_PLUGIN: Final = "200 from the plugin"
 
-PASSING: Final = (
-    "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
-    "the routes are called through an adapter that builds a new request: hand on scope, receive and send",
-)
 TOO_LARGE: Final = (
     "the host, a middleware or a proxy before it has a limit for bodies: the plugin's routes take up to two mebibytes",
 )
@@ -55,32 +51,6 @@ OPEN: Final = (
     "the host demands a session or token of every route: the plugin checks the callers of its own routes",
     "the host's CSRF protection covers the plugin's routes: exempt them, since they have their own",
 )
-
-
-async def _echo(
-    trial: Trial,
-    method: str = "POST",
-    query: str = "",
-    *,
-    what: str = "",
-    end: str = "",
-    causes: Sequence[str] = (),
-    **sending: Any,
-) -> Mapping[str, Any]:
-    """Has the probe tell what has reached it; ``what`` is sent, for the message of a failure, with its causes."""
-    path = f"{ECHO}/{quote(end, safe='/%')}" if end else ECHO
-    path = f"{path}?{query}" if query else path
-    answer = await trial.request(method, path, who=trial.author, **sending)
-    told = (
-        f"the answer to {method} {ECHO} was changed: it is no JSON any more"
-        if answer.status_code == 200
-        else f"{what} did not reach the plugin: it was answered {answer.status_code}"
-        if what
-        else f"{method} {ECHO}, a route of the probe plugin, does not answer"
-    )
-    trial.answers(answer, answer.status_code == 200 and json_object(answer), told, FROM_PLUGIN, causes)
-    seen: Mapping[str, Any] = answer.json()
-    return seen
 
 
 @check(
@@ -130,139 +100,173 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
             trial.answers(answer, answer.status_code in expected, said, sorted(expected))
 
 
+class Exchange(NamedTuple):
+    """A request to the probe, and the answer that it asks for."""
+
+    what: str
+    """The kind of the body."""
+    method: str
+    end: str
+    """Of the path, percent-encoded where a text would be read otherwise."""
+    query: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+    status: int
+    answers: Sequence[tuple[str, str]]
+    """Headers of the answer."""
+    answer: bytes
+    times: int = 1
+    """How often ``answer`` stands in the answer."""
+
+
+def _exchanges(trial: Trial) -> list[Exchange]:
+    """Draw requests and answers, each kind of a part in one of them at least."""
+    draw = trial.values.draw
+    bodies = [
+        *BODIES,
+        IN_PIECES,
+        ("two mebibytes, the largest that a route takes", "application/json", LARGEST),
+    ]
+    answers = [
+        *((status, [("content-type", media)], body, times) for status, media, body, times in ANSWERS),
+        *((status, [("location", to)], b"", 1) for status, to in REDIRECTS),
+    ]
+    requests = [*bodies, *[("", "", b"")] * (len(answers) - len(bodies))]
+    for each in (requests, answers):
+        draw.shuffle(each)
+    made = []
+    for number, ((what, media, body), (status, headers, answer, times)) in enumerate(
+        zip(requests, answers, strict=True)
+    ):
+        own = [*trial.values.headers(), *SIGNED, ("x-kit-twice", "one"), ("x-kit-twice", "two")]
+        methods = METHODS if not what else [each for each in METHODS if each.startswith("P")]
+        cookies = [("set-cookie", f"{name}-{trial.token}={name}") for name in ("one", "two", "three")]
+        request = (methods[number % len(methods)], PATHS[number % len(PATHS)], (QUERY, "")[number % 2])
+        sent = [*own, ("content-type", media)] if media else own
+        wanted = [*headers, *HEADERS, *trial.values.headers(), *cookies]
+        made.append(Exchange(what or "nothing", *request, sent, body, status, wanted, answer, times))
+    return made
+
+
 @check(
-    "HTTP-3",
+    "HTTP-13",
     profile="core",
-    clause="contract: What a host does (Routes); spec 5.3, 5.4",
-    causes=PASSING,
+    clause="contract: What a host does (Routes); http: HTTP routes; spec 5.2, 5.3, 5.4",
+    causes=(
+        "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
+        "an error handler or middleware for the whole app rewrites answers: leave those of the plugins' routes alone",
+        "the routes are called through an adapter that builds a new request: hand on scope, receive and send",
+        "a proxy, a middleware or a client within the host repeats what was answered with an error",
+        "several Set-Cookie headers are merged into one, or headers are kept in a dict: keep the list of headers",
+    ),
     covers=("headers",),
 )
-async def request_bodies_pass(trial: Trial) -> None:
-    """The bytes of a request's body, and its headers, reach the plugin unchanged."""
+async def exchanges_pass(trial: Trial) -> None:
+    """Drawn requests reach the plugin once and whole, and its answers the client: path, query, headers, cookies, body, status."""
     await trial.seed()
-    await _small_bodies(trial)
-    await _repeated_headers(trial)
-    await _large_bodies(trial)
+    for number, exchange in enumerate(_exchanges(trial)):
+        await _exchanged(trial, exchange, f"{trial.token}-{number}")
 
 
-async def _small_bodies(trial: Trial) -> None:
-    for what, media_type, body in BODIES:
-        sent = {
-            "content-type": media_type,
-            **dict(trial.values.headers()),
-            "svix-id": trial.token,
-            "idempotency-key": f"007-{trial.token}",
-            "svix-signature": "v1,Ab3+/Cd4==",
-            "x-slack-signature": "v0=Ab3",
-        }
-        seen = await _echo(trial, what=f"a body with {what}", content=body, headers=sent)
-        got = base64.b64decode(seen["body"])
-        trial.equal(got, body, f"a body with {what} reached the plugin changed")
-        headers = {name.lower(): value for name, value in seen["headers"]}
-        for name, value in sent.items():
-            trial.equal(headers.get(name), value, f"the header {name} reached the plugin changed, with {what}")
+async def _exchanged(trial: Trial, exchange: Exchange, mark: str) -> None:
+    asked = {"status": exchange.status, "headers": exchange.answers, "times": exchange.times, "mark": mark}
+    asked["body_base64"] = base64.b64encode(exchange.answer).decode()
+    path = f"{ECHO}/{quote(exchange.end, safe='/%')}"
+    headers = [*exchange.headers, (ASKED, base64.b64encode(json.dumps(asked).encode()).decode())]
+    answer = await trial.request(
+        exchange.method,
+        f"{path}?{exchange.query}" if exchange.query else path,
+        who=trial.author,
+        headers=headers,
+        content=_pieces(exchange.body) if exchange.body is IN_PIECES[-1] else exchange.body,
+    )
+    came = [each.data["request"] for each in trial.session.control.events if each.data.get("mark") == mark]
+    said = f"a {exchange.method} with {exchange.what}, which the plugin answers with {exchange.status},"
+    if not came:
+        causes = TOO_LARGE if exchange.body is LARGEST else ()
+        trial.answers(
+            answer,
+            False,
+            f"{said} did not reach the plugin: it was answered {answer.status_code}",
+            FROM_PLUGIN,
+            causes,
+        )
+    trial.equal(len(came), 1, f"{said} did not reach the plugin once")
+    _as_sent(trial, exchange, came[0])
+    _as_answered(trial, exchange, answer)
 
 
-async def _repeated_headers(trial: Trial) -> None:
-    seen = await _echo(trial, headers=[("x-kit-twice", "one"), ("x-kit-twice", "two")])
-    twice = [value for name, value in seen["headers"] if name.lower() == "x-kit-twice"]
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(body), PIECE_BYTES):
+        yield body[at : at + PIECE_BYTES]
+
+
+def _as_sent(trial: Trial, exchange: Exchange, came: Mapping[str, Any]) -> None:
+    """Compare a request with what has reached the probe."""
+    got, sent = str(came["path"]).partition(f"{ECHO}/")[2], unquote(exchange.end)
     trial.equal(
-        ", ".join(twice), "one, two", "a header that was sent twice reached the plugin with one of its values"
+        got, sent, f"a path that ends with {exchange.end!r} reached the plugin changed{text_change(sent, got)}"
+    )
+    for name in ("method", "query"):
+        trial.equal(
+            came[name], getattr(exchange, name), f"the {name} of a {exchange.method} reached the plugin changed"
+        )
+    headers: dict[str, list[str]] = {}
+    for name, value in came["headers"]:
+        headers.setdefault(name.lower(), []).append(value)
+    for name in {name: 0 for name, _ in exchange.headers}:
+        values = ", ".join(value for each, value in exchange.headers if each == name)
+        trial.equal(
+            ", ".join(headers.get(name, ["(none)"])),
+            values,
+            f"the header {name} reached the plugin changed, with {exchange.what}",
+        )
+    how = "changed" if came["length"] == len(exchange.body) else "cut"
+    trial.expect(
+        came["digest"] == sha256(exchange.body).hexdigest(),
+        f"a body with {exchange.what} reached the plugin {how}",
+        expected=f"{len(exchange.body)} bytes: {exchange.body[:SHOWN_BYTES]!r}",
+        actual=f"{came['length']} bytes: {base64.b64decode(came['body'])!r}",
+        causes=TOO_LARGE if exchange.body is LARGEST else (),
     )
 
 
-async def _large_bodies(trial: Trial) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
-        for number in range(PIECES):
-            yield bytes([number]) * PIECE_BYTES
-
-    whole = b"".join([piece async for piece in pieces()])
-    for what, media_type, content in (
-        ("a body of a mebibyte, which came in pieces,", "application/octet-stream", pieces()),
-        ("a body of two mebibytes, the largest that a route takes,", "application/json", LARGEST),
-    ):
-        seen = await _echo(
-            trial, what=what, causes=TOO_LARGE, content=content, headers={"content-type": media_type}
-        )
-        expected = content if isinstance(content, bytes) else whole
-        got = base64.b64decode(seen["body"])
-        trial.expect(
-            got == expected,
-            f"{what} reached the plugin {'changed' if len(got) == len(expected) else 'cut'}",
-            expected=f"{len(expected)} bytes",
-            actual=f"{len(got)} bytes",
-            causes=TOO_LARGE,
-        )
-
-
-@check("HTTP-4", profile="core", clause="contract: What a host does (Routes)", causes=PASSING)
-async def method_and_query_pass(trial: Trial) -> None:
-    """Each method, path and query, as it is written, reach the plugin unchanged."""
-    await trial.seed()
-    for end in PATHS:
-        seen = await _echo(trial, end=end, what=f"a path that ends with {end!r}")
-        got, sent = str(seen["path"]).partition(f"{ECHO}/")[2], unquote(end)
-        trial.equal(
-            got, sent, f"a path that ends with {end!r} reached the plugin changed{text_change(sent, got)}"
-        )
-    for method in METHODS:
-        seen = await _echo(trial, method, QUERY)
-        trial.equal(seen["method"], method, f"a {method} reached the plugin as another method")
-        trial.equal(seen["query"], QUERY, f"the query of a {method} reached the plugin changed")
-
-
-@check(
-    "HTTP-5",
-    profile="core",
-    clause="contract: What a host does (Routes)",
-    causes=REWRITING,
-    covers=("headers",),
-)
-async def answers_pass(trial: Trial) -> None:
-    """Status, headers and bytes of a plugin's answer reach the client unchanged, whatever the status."""
-    await trial.seed()
-    for status, media_type, body in ANSWERS:
-        wanted = [*HEADERS, *trial.values.headers(), ("content-type", media_type)]
-        answer = await _answer(trial, status, wanted, body)
-        trial.equal(answer.status_code, status, f"an answer with status {status} got another one")
-        trial.equal(answer.content, body, f"the body of an answer with status {status} was changed")
-        for name, value in wanted:
-            got = answer.headers.get(name)
-            # A host may add headers. It changes none that the plugin gave.
-            how = "dropped" if got is None else "changed"
-            trial.equal(got, value, f"the header {name} of an answer with status {status} was {how}")
-
-
-@check(
-    "HTTP-6",
-    profile="core",
-    clause="contract: What a host does (Routes); http: Problems; spec 7.3",
-    causes=REWRITING,
-)
-async def problems_pass(trial: Trial) -> None:
-    """The problems that the plugin answers reach the client as it wrote them."""
-    await trial.seed()
-    missing = f"/v1/webhooks/outbox/{trial.id('missing')}"
-    text: dict[str, Any] = {"content": "no JSON", "headers": {"content-type": "text/plain"}}
-    for method, path, who, sending, status, code in (
-        ("GET", "/v1/webhooks/outbox?unknown=1", trial.author, {}, 400, "invalid_request"),
-        ("POST", EVENTS, None, {}, 401, "unauthorized"),
-        ("GET", missing, trial.author, {}, 404, "not_found"),
-        ("POST", "/integrations/nodes/check", trial.author, {}, 400, "invalid_request"),
-        ("POST", "/integrations/nodes/check", trial.author, text, 415, "unsupported_media_type"),
-    ):
-        answer = await trial.request(method, path, who=who, **sending)
-        trial.equal(answer.status_code, status, f"the problem of {method} {path} has another status")
-        problem = json_object(answer)
-        trial.expect(
-            answer.headers.get("content-type", "").startswith(PROBLEM) and problem.get("code") == code,
-            f"the problem that the plugin answers to {method} {path} was rewritten",
-            expected=f"{PROBLEM} with the code {code!r}",
-            actual=f"{answer.headers.get('content-type')} {answer.text[:500]}",
-        )
-        lacking = [name for name in ("type", "title", "status", "detail") if name not in problem]
-        trial.expect(not lacking, f"the problem of {method} {path} lacks {', '.join(lacking)}", actual=problem)
-        trial.equal(answer.headers.get("cache-control"), "no-store", "a problem may be stored by caches")
+def _as_answered(trial: Trial, exchange: Exchange, answer: httpx.Response) -> None:
+    """Compare an answer with what the probe was asked for. A host may add headers; it changes none that the plugin gave."""
+    status = exchange.status
+    trial.equal(answer.status_code, status, f"an answer with status {status} got another one")
+    trial.equal(
+        answer.content,
+        exchange.answer * exchange.times,
+        f"the body of an answer with status {status} was changed",
+    )
+    for name, value in exchange.answers:
+        got = answer.headers.get(name)
+        if name == "location":
+            # A framework may write it as an absolute address, which is the same place.
+            asked = str(answer.request.url)
+            got = value if urljoin(asked, got) == urljoin(asked, value) else got
+        if name != "set-cookie":
+            trial.equal(
+                got,
+                value,
+                f"the header {name} of an answer with status {status} was {'dropped' if got is None else 'changed'}",
+            )
+    cookies = {
+        first: {each.strip().lower() for each in rest.split(";")}
+        for first, _, rest in (each.partition(";") for each in answer.headers.get_list("set-cookie"))
+    }
+    wanted = [value for name, value in exchange.answers if name == "set-cookie"]
+    missing = [each for each in wanted if each not in cookies]
+    lost = sorted({each for cookie in wanted for each in COOKIE - cookies.get(cookie, COOKIE)})
+    trial.expect(
+        not missing and not lost,
+        f"the cookies {', '.join(missing)} of a plugin's answer did not reach the client each in a header of its own"
+        if missing
+        else f"the cookies of a plugin's answer lost their attributes {', '.join(lost)}",
+        expected=[f"{each}; …" for each in wanted] if missing else sorted(COOKIE),
+        actual=answer.headers.get_list("set-cookie"),
+    )
 
 
 @check(
@@ -308,50 +312,7 @@ async def open_routes_stay_open(trial: Trial) -> None:
         "the page to which the chat provider sends the browser did not answer without a session",
         "303 to the dashboard with chat=error",
     )
-
-
-@check(
-    "HTTP-8",
-    profile="core",
-    clause="contract: What a host does (Routes); http: HTTP routes; spec 5.2",
-    causes=(
-        "the host follows or rewrites redirects",
-        "several Set-Cookie headers are merged into one, or headers are kept in a dict: keep the list of headers",
-    ),
-)
-async def redirects_and_cookies_pass(trial: Trial) -> None:
-    """Redirects reach the client with their Location, and each cookie in a Set-Cookie of its own."""
     await trial.seed()
-    for status, location in REDIRECTS:
-        cookies = {f"{name}-{trial.token}": name for name in ("one", "two", "three")}
-        wanted = [("location", location), *(("set-cookie", f"{key}={value}") for key, value in cookies.items())]
-        answer = await _answer(trial, status, wanted, b"")
-        trial.equal(answer.status_code, status, "a redirect was not handed on")
-        # A framework may write it as an absolute address, which is the same place.
-        asked = str(answer.request.url)
-        trial.equal(
-            urljoin(asked, answer.headers.get("location")),
-            urljoin(asked, location),
-            f"the Location of a {status} was changed",
-        )
-        got = {
-            first: {each.strip().lower() for each in rest.split(";")}
-            for first, _, rest in (each.partition(";") for each in answer.headers.get_list("set-cookie"))
-        }
-        missing = [f"{key}={value}" for key, value in cookies.items() if f"{key}={value}" not in got]
-        trial.expect(
-            not missing,
-            f"the cookies {', '.join(missing)} of a plugin's answer did not reach the client each in a header of its own",
-            expected=[f"{key}={value}; …" for key, value in cookies.items()],
-            actual=answer.headers.get_list("set-cookie"),
-        )
-        lost = sorted({each for cookie in cookies.items() for each in COOKIE - got["=".join(cookie)]})
-        trial.expect(
-            not lost,
-            f"the cookies of a plugin's answer lost their attributes {', '.join(lost)}",
-            expected=sorted(COOKIE),
-            actual=answer.headers.get_list("set-cookie"),
-        )
     answer = await trial.request("GET", INSTALL, who=trial.author)
     where = urlsplit(answer.headers.get("location", ""))
     provider = trial.host.running.env.settings["CHAT_AUTHORIZE_URL"]
@@ -386,25 +347,6 @@ async def unknown_paths_are_not_errors(trial: Trial) -> None:
 
 
 @check(
-    "HTTP-11",
-    profile="core",
-    clause="contract: What a host does (Routes)",
-    causes=(
-        "a proxy before the host asks another process after an error: let it repeat only what did not reach the host",
-        "a middleware or a client within the host repeats requests that were answered with an error",
-    ),
-)
-async def requests_pass_once(trial: Trial) -> None:
-    """A request reaches the plugin once, also when the plugin answers that it failed."""
-    await trial.seed()
-    for status in (500, 502, 503, 504):
-        mark = f"{trial.token}-{status}"
-        await _answer(trial, status, [], b"failed", mark=mark)
-        times = sum(event.data.get("mark") == mark for event in trial.session.control.events)
-        trial.equal(times, 1, f"a POST that the plugin answered with {status} did not reach it once")
-
-
-@check(
     ABOUT_IDS,
     profile="core",
     clause="contract: Ids",
@@ -424,16 +366,3 @@ async def ids_can_be_used(trial: Trial) -> None:
     trial.expect(
         not fault, fault, expected="ids as the contract allows them; all other characters are percent-encoded"
     )
-
-
-async def _answer(
-    trial: Trial, status: int, headers: Sequence[tuple[str, str]], body: bytes, mark: str | None = None
-) -> httpx.Response:
-    """Has the probe answer, and report with a mark that it does."""
-    wanted = {
-        "status": status,
-        "body_base64": base64.b64encode(body).decode(),
-        "headers": list(headers),
-        "mark": mark,
-    }
-    return await trial.request("POST", ANSWER, who=trial.author, json=wanted)

@@ -77,6 +77,12 @@ async def is_sent_again_after_a_failure(trial: Trial) -> None:
         "an event that the host failed to handle was acknowledged: the provider will not send it again",
         "500, because auth_event raised",
     )
+    handled = await trial.call("handled", event)
+    trial.equal(
+        handled,
+        0,
+        "an event whose handling failed was kept: what is written is not rolled back with event.transaction",
+    )
     answer = await send_event(trial, event)
     trial.equal(
         (answer.status_code, _acknowledged(answer)),
@@ -86,31 +92,6 @@ async def is_sent_again_after_a_failure(trial: Trial) -> None:
     )
     handled = await trial.call("handled", event)
     trial.equal(handled, 1, f"an event that failed and was sent again was handled {handled} times, not once")
-
-
-@check(
-    "INBOUND-3",
-    profile="inbound",
-    clause="http: Events of the auth provider; spec 4.4, 5.4",
-    causes=(
-        "a route of the host's own at /webhooks/auth takes the events, without looking at the signature",
-        "an error handler of the host turns the plugin's 401 into another answer",
-    ),
-)
-async def refuses_what_is_not_authentic(trial: Trial) -> None:
-    """Events that are stale, forged or unsigned are refused with 401, and not handled."""
-    now = time.time()
-    for name, options in (
-        ("stale", {"at": now - AGE_LIMIT_SECONDS - 60}),
-        ("from the future", {"at": now + AGE_LIMIT_SECONDS + 60}),
-        ("forged", {"secret": b"another secret of enough bytes"}),
-        ("unsigned", {"signed": False}),
-    ):
-        event = trial.id(name.replace(" ", "-"))
-        answer = await send_event(trial, event, **options)
-        trial.answers(answer, 401, f"an event of the auth provider that is {name} was not refused with 401")
-        handled = await trial.call("handled", event)
-        trial.equal(handled, 0, f"an event of the auth provider that is {name} was handled")
 
 
 @check(

@@ -32,7 +32,8 @@ PREVIEWED: Final = (
 async def tells_problems(trial: Trial) -> None:
     """The problems of a config reach its author when it is saved, each with all that the plugin says of it."""
     bad = (
-        trial.probe("probe", problem=True),
+        trial.probe("probe", problem="error"),
+        trial.probe("warned", problem="warning"),
         Action(id=trial.id("no-url"), type="webhook", config={}),
         trial.webhook("bad-json", webhookBody='{"a": 1,\n "b": }'),
     )
@@ -40,8 +41,11 @@ async def tells_problems(trial: Trial) -> None:
     await trial.seed(trial.flow())
     shown: Sequence[Mapping[str, Any]] = await trial.call("save", trial.author, flow)
     expected = [
-        {"path": ["text"], "code": "probe_problem", "message": PROBLEM, "severity": "error"},
-        *[problem for node in bad[1:] for problem in await _checked(trial, node)],
+        *(
+            {"path": ["text"], "code": f"probe_{severity}", "message": PROBLEM, "severity": severity}
+            for severity in ("error", "warning")
+        ),
+        *[problem for node in bad[2:] for problem in await _checked(trial, node)],
     ]
     for problem in expected:
         known = {name: value for name, value in problem.items() if value is not None}
@@ -116,7 +120,10 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
         ],
     )
     flow = trial.flow(probe, webhook)
-    await trial.seed(flow)
+    # What is saved is another config than the one that its author sees now.
+    await trial.seed(
+        trial.flow(trial.probe("probe", text="saved"), trial.webhook("webhook", webhookBody='"saved"'))
+    )
     shown: Mapping[str, Any] = await trial.call("preview", trial.author, flow.id, probe)
     told = str(shown.get("text"))
     trial.expect(

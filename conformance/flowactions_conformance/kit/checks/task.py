@@ -182,7 +182,7 @@ async def leaves_the_event_loop_free(trial: Trial) -> None:
         for name, data in blocking.items()
         if data["slow"] >= ROUNDS - 1 and data["slow"] >= data["calls"] * 0.8
     }
-    if slow and (slowness := await trial.session.machine.slowness()) >= SLOW:
+    if slow and (slowness := trial.session.machine.slowness()) >= SLOW:
         # Most calls of a host may be slow there, but a machine does not stop a process within each of them.
         slow = {
             name: seconds for name, seconds in slow.items() if blocking[name]["slow"] == blocking[name]["calls"]

@@ -7,10 +7,11 @@ as many times longer as was measured. After that, nothing is known of it: the ru
 from __future__ import annotations
 
 import asyncio
-import sys
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 from flowactions_conformance.kit.outcomes import NothingKnown
@@ -31,9 +32,8 @@ MOST: Final = 20.0
 """By how much a limit grows at the most."""
 PARTS: Final = 4
 """How often the machine is measured until a limit: it may have been slow before, and be fast then."""
-WORK: Final = "from time import perf_counter as now; began = now(); sum(range(2_000_000)); print(now() - began)"
-WORK_SECONDS: Final = 0.1
-"""How long `WORK` takes on a machine that is as fast as needed; an idle one takes less."""
+WORK: Final = 1_000_000
+"""Numbers that are added for a measurement: some twenty milliseconds, in which a busy machine takes the processor away several times."""
 FRESH_SECONDS: Final = 1.0
 """For how long a measurement is used again."""
 
@@ -51,7 +51,9 @@ class Late(TimeoutError):
 
 
 class Machine:
-    """The machine that the kit runs on, measured in a process of its own: never through the host.
+    """The machine that the kit runs on: how long a thread of this process waits for a processor, for each second that it works.
+
+    A host that blocks its event loop, or the interpreter, waits for no processor: it does not make a machine slow.
 
     Attributes:
         newest: the newest measurement.
@@ -59,24 +61,28 @@ class Machine:
 
     def __init__(self) -> None:
         self.newest = 1.0
-        self._measuring: asyncio.Task[float] | None = None
         self._at = -FRESH_SECONDS
 
-    async def slowness(self) -> float:
-        """Return how many times slower the machine is than needed, at least 1.0. One measurement serves all who ask."""
-        is_fresh = time.monotonic() - self._at < FRESH_SECONDS
-        if self._measuring is None or (self._measuring.done() and not is_fresh):
-            self._measuring = asyncio.create_task(self._measure())
-        self.newest = await asyncio.shield(self._measuring)
+    def slowness(self) -> float:
+        """Return how many times slower the machine is than needed, at least 1.0."""
+        if time.monotonic() - self._at >= FRESH_SECONDS:
+            before = _schedule()
+            sum(range(WORK))
+            ran, waited = (now - then for now, then in zip(_schedule(), before, strict=True))
+            self.newest = 1 + waited / max(1, ran)
+            self._at = time.monotonic()
         return self.newest
 
-    async def _measure(self) -> float:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", "-c", WORK, stdout=asyncio.subprocess.PIPE
+
+def _schedule() -> tuple[int, int]:
+    """Return how long this thread has run, and has waited for a processor; in nanoseconds."""
+    try:
+        ran, waited, _ = map(int, Path("/proc/thread-self/schedstat").read_text().split())
+    except OSError:  # no Linux: the wait for processors is what a process of its own would have
+        return time.thread_time_ns(), int(
+            max(0.0, os.getloadavg()[0] / (os.cpu_count() or 1) - 1) * time.thread_time_ns()
         )
-        took, _ = await process.communicate()
-        self._at = time.monotonic()
-        return max(1.0, float(took) / WORK_SECONDS) if took else 1.0
+    return ran, waited
 
 
 class Patience:
@@ -87,7 +93,7 @@ class Patience:
         slowness: measures how many times slower than needed the machine is now; ``None``: it is fast.
     """
 
-    def __init__(self, scale: float = 1.0, slowness: Callable[[], Awaitable[float]] | None = None) -> None:
+    def __init__(self, scale: float = 1.0, slowness: Callable[[], float] | None = None) -> None:
         self.slowness = slowness
         self._scale = scale
         self._missed: Counter[str] = Counter()
@@ -137,7 +143,7 @@ class Patience:
         began, slowness = time.monotonic(), 1.0
         while not (await asyncio.wait({task}, timeout=limit / PARTS))[0]:
             if judged and self.slowness is not None:
-                slowness = max(slowness, await self.slowness())
+                slowness = max(slowness, self.slowness())
             waited = time.monotonic() - began
             if task.done() or waited < limit:
                 continue

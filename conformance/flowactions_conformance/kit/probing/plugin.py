@@ -76,6 +76,9 @@ OF_REQUESTS: Final = frozenset({"dashboard_principal", "api_principal", "operato
 ATTEMPTS: Final = 3
 """A connection is cut that `serve-env` has taken just before it hands over, and a new one waits for the run."""
 COOKIE_SECONDS: Final = 3600
+ASKED: Final = "x-kit-answer"
+SHOWN_BYTES: Final = 100
+"""Of a body that has arrived."""
 
 
 class ProbeConfig(Struct, kw_only=True, rename="camel"):
@@ -91,13 +94,14 @@ class ProbeConfig(Struct, kw_only=True, rename="camel"):
 
 
 class Answering(Struct, kw_only=True):
-    """What the probe's answer route answers."""
+    """What the probe's echo route answers, in place of the request, to one whose header `ASKED` asks for it."""
 
     status: int = 200
     body_base64: str = ""
+    times: int = 1
     headers: list[tuple[str, str]] = []
-    mark: str | None = None
-    """Makes the route report that it was reached."""
+    mark: str
+    """Of the report of the request."""
 
 
 class Enqueuing(Struct, kw_only=True):
@@ -283,10 +287,10 @@ class _State:
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Find a problem in a config that says ``problem``."""
-        if not draft.node.config.get("problem"):
+        severity = draft.node.config.get("problem")
+        if not severity:
             return ()
-        problem = ConfigProblem(path=("text",), code="probe_problem", message=PROBLEM, severity="error")
-        return (problem,)
+        return (ConfigProblem(path=("text",), code=f"probe_{severity}", message=PROBLEM, severity=severity),)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Show the config as it is given, secrets masked by the facade."""
@@ -375,23 +379,33 @@ async def _failing_write(transaction: Any) -> NodeResult:
     raise AssertionError("the statement before has failed")
 
 
-def _set_cookie(response: Response[bytes], value: str) -> None:
-    cookie, _, rest = value.partition("=")
-    # The date has a comma: cookies that were merged into one header cannot be told apart again.
-    response.set_cookie(
-        cookie, rest, expires=COOKIE_SECONDS, path="/", httponly=True, secure=True, samesite="strict"
+def _answer(asked: Answering) -> Response[bytes]:
+    """Make an answer, byte for byte."""
+    response = Response(
+        base64.b64decode(asked.body_base64) * asked.times, status_code=asked.status, media_type=None
     )
+    for name, value in asked.headers:
+        if name.lower() != "set-cookie":
+            response.headers[name] = value
+            continue
+        cookie, _, rest = value.partition("=")
+        # The date has a comma: cookies that were merged into one header cannot be told apart again.
+        response.set_cookie(
+            cookie, rest, expires=COOKIE_SECONDS, path="/", httponly=True, secure=True, samesite="strict"
+        )
+    return response
 
 
-def _routes(state: _State) -> Router:  # noqa: C901  a function for each route
+def _routes(state: _State) -> Router:
     @route(
         ["/echo", "/echo/{rest:path}"],
         http_method=[HttpMethod.GET, HttpMethod.POST, HttpMethod.PUT, HttpMethod.PATCH, HttpMethod.DELETE],
         status_code=200,
     )
-    async def echo(request: Request[Any, Any, Any]) -> dict[str, Any]:
-        """Answers with the request as it arrived."""
-        return {
+    async def echo(request: Request[Any, Any, Any]) -> dict[str, Any] | Response[bytes]:
+        """Answers with the request as it arrived, or reports that and answers what the request asks for."""
+        body = await request.body()
+        arrived = {
             "method": request.method,
             "path": request.scope["path"],
             "query": request.scope["query_string"].decode("latin-1"),
@@ -400,22 +414,15 @@ def _routes(state: _State) -> Router:  # noqa: C901  a function for each route
                 for name, value in request.scope["headers"]
                 if name != TOKEN.encode()  # what is answered is shown in reports
             ],
-            "body": base64.b64encode(await request.body()).decode(),
+            "body": base64.b64encode(body[:SHOWN_BYTES]).decode(),
             "pid": process_id(),
         }
-
-    @post("/answer", status_code=200)
-    async def answer(data: Annotated[Answering, Body()]) -> Response[bytes]:
-        """Answers what the request asks for, byte for byte."""
-        if data.mark is not None:
-            await state.report("answered", mark=data.mark)
-        response = Response(base64.b64decode(data.body_base64), status_code=data.status, media_type=None)
-        for name, value in data.headers:
-            if name.lower() == "set-cookie":
-                _set_cookie(response, value)
-            else:
-                response.headers[name] = value
-        return response
+        if (asked := request.headers.get(ASKED)) is None:
+            return arrived
+        answer = msgspec.json.decode(base64.b64decode(asked), type=Answering)
+        whole = {"length": len(body), "digest": sha256(body).hexdigest()}
+        await state.report("answered", mark=answer.mark, request={**arrived, **whole})
+        return _answer(answer)
 
     @post("/enqueue", status_code=200)
     async def enqueue(data: Annotated[Enqueuing, Body()]) -> dict[str, Any]:
@@ -462,7 +469,7 @@ def _routes(state: _State) -> Router:  # noqa: C901  a function for each route
 
     return Router(
         ROUTES,
-        route_handlers=[echo, answer, enqueue, ask, crash, choices],
+        route_handlers=[echo, enqueue, ask, crash, choices],
         guards=[_only_with(state.token)],
         include_in_schema=False,
     )

@@ -77,7 +77,8 @@ def headline(report: Report) -> str:
     if report.error is not None:
         return "ERROR: no check ran, so nothing is known about the host"
     if report.interrupted:
-        return f"INTERRUPTED after {len(report.results)} of {report.checks} checks: nothing is proved"
+        beside = f", while {', '.join(report.running)} ran" if report.running else ""
+        return f"INTERRUPTED after {len(report.results)} of {report.checks} checks{beside}: nothing is proved"
     counts = Counter(result.status for result in report.results)
     untried = counts[Status.NOT_TRIED]
     ran = len(report.results) - counts[Status.NOT_CLAIMED] - untried
