@@ -3,13 +3,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+import msgspec
 import pytest
+from sqlalchemy import text
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
-from flowactions_plugin.queue.claimed import Returned
+from flowactions_plugin.queue.claimed import Attempted, Ended, Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
+from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import Transition
 from tests.bulk import copy
 from tests.queueing import SOMEBODY, Queue, claimed
@@ -89,6 +92,7 @@ class TestClaims:
         await queue.expire_claims()
         (second,) = await queue.store.claim(1)
         assert (second.id, second.attempts, second.reclaims) == (row_id, 0, 1)
+        assert [await queue.store.whole(each) for each in (late, second)] == [None, second]
         assert not await queue.complete(late, OK, Transition("delivered"))
         assert (await queue.store.complete([Returned(late)]))[row_id].kind == "reclaimed"
         assert not await queue.mark_dead(late, "late")
@@ -188,3 +192,82 @@ async def test_an_end_without_an_attempt_counts_as_none(queue: Queue) -> None:
     assert await queue.mark_dead(claim, "its node is gone")
     row = await queue.row(row_id)
     assert (row.status, row.attempts) == ("dead", 0)
+
+
+BEFORE: Final = {
+    "takeovers": 2,
+    "quarantine_rounds": 1,
+    "waiting_since": 5,
+    "last_status_code": 418,
+    "attempts": 1,
+}
+CANCELLED: Final = {"status": "dead", "finished_at": 7, "error_class": "cancelled"}
+KEPT: Final = (1, 4, 418)
+
+RETRYING, DEAD = Transition("retrying", 60), Transition("dead")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "end", "ended", "if_cancelled"),
+    [
+        (
+            Attempted,
+            (OK, Transition("delivered")),
+            ("delivered", (2, 4, 200), None, None, True, 0, None, []),
+            None,
+        ),
+        (
+            Attempted,
+            (FAILED, RETRYING),
+            ("retrying", (2, 4, 500), None, "http_5xx", False, 60, None, [2]),
+            (2, 4, 500),
+        ),
+        (Attempted, (FAILED, DEAD), ("dead", (2, 4, 500), None, "http_5xx", True, 0, None, [2]), None),
+        (
+            "probe",
+            (FAILED, RETRYING),
+            ("retrying", (2, 5, 500), None, "http_5xx", False, 60, None, [2]),
+            (2, 5, 500),
+        ),
+        (Ended, ("no",), ("dead", KEPT, "no", "not_sent", True, 0, None, []), None),
+        (Returned, (), ("pending", KEPT, "before", "timeout", False, 0, 5, []), KEPT),
+        (Returned, (60, "the host"), ("pending", KEPT, "the host", "waits", False, 60, 5, []), KEPT),
+        (Returned, (0, None, None, True), ("pending", KEPT, "before", "timeout", False, 0, None, []), KEPT),
+    ],
+)
+async def test_an_end_changes_what_it_says(
+    queue: Queue, kind: Any, end: tuple[Any, ...], ended: tuple[Any, ...], if_cancelled: Any, *, cancelled: bool
+) -> None:
+    """Each way in which a claim ends, of a row with a history; of one that was cancelled meanwhile, a failure is its last attempt."""
+    row_id = await queue.put(state={**BEFORE, "last_error": "before", "error_class": "timeout"})
+    (claim,) = await queue.store.claim(1)
+    if cancelled:
+        state = ", ".join(f"{name} = '{value}'" for name, value in CANCELLED.items())
+        await queue.run(f"UPDATE flowactions_outbox SET last_error = 'by Ada{MAY_BE_SENT}', {state}")  # noqa: S608
+    if kind == "probe":
+        kind, claim = Attempted, msgspec.structs.replace(claim, is_probe=True)
+    now = int(await queue.database.time() * 1000)
+    await queue.store.complete([kind(claim, *end)])
+    row = await queue.row(row_id)
+    async with queue.database.read() as connection:
+        logged = (await connection.execute(text("SELECT number FROM flowactions_attempts"))).scalars().all()
+    if cancelled and if_cancelled:
+        waiting, log = ended[6:]
+        ended = ("dead", if_cancelled, "by Ada", "cancelled", False, 0, waiting, log)
+        assert row.finished_at == 7
+    assert (
+        row.status,
+        (row.attempts, row.max_attempts, row.last_status_code),
+        row.last_error,
+        row.error_class,
+        (row.finished_at or 0) >= now,
+        (row.next_attempt_at - now + 5000) // 10_000 * 10,
+        row.waiting_since,
+        list(logged),
+    ) == ended
+    is_returned = kind is Returned
+    assert (row.takeovers, row.quarantine_rounds) == ((2, 1) if is_returned else (0, 0))
+    assert (row.claimed_by, row.claimed_until, row.settled_token) == (None, None, claim.token)
+    assert row.delivered_duration_ms == (1 if row.status == "delivered" else None)
+    assert (await queue.store.complete([kind(claim, *end)]))[row_id].kind == "written"
