@@ -319,8 +319,8 @@ class TestLooking:
         await release(queue.database, [SEQUENCE])
         await queue.run("UPDATE flowactions_outbox SET updated_at = 0")
         await queue.run(
-            "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"
-            f" VALUES ('{whose}', 'http://127.0.0.1/', 1, '', '')"  # noqa: S608
+            "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"  # noqa: S608
+            f" VALUES ('{whose}', 'http://127.0.0.1/', 1, '', '')"
         )
         await queue.store._outbox.sequences.look()
         assert (await queue.row(rows[1])).status == status
