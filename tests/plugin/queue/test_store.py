@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, Final
 
 import msgspec
@@ -77,6 +78,21 @@ class TestClaims:
         """As many as a tick may claim."""
         await copy(queue.database, await queue.put(), 1100)
         assert len(await queue.store.claim(1000)) == 1000
+
+    async def test_of_a_destination_no_more_than_its_limit_is_claimed(self, queue: Queue) -> None:
+        """Over its lanes, with what was sent before; the limit of all counts that, too."""
+        for url in ("http://a/x", "http://a/y", "http://b/x", "http://b/y") * 2:
+            await queue.put(url=url, destination=url[:8])
+        claimed = await queue.store.claim(10, per_destination=3)
+        assert Counter(row.destination for row in claimed) == {"http://a": 3, "http://b": 3}
+        for limit, sent, left in (
+            (10, 2, ["http://a", "http://b"]),
+            (10, 3, ["http://b"]),
+            (4, 3, ["http://b"]),
+            (3, 3, []),
+        ):
+            asks = await queue.store.oldest(limit, 3, {("acme", "http://a"): sent})
+            assert sorted(due.destination for due in asks for _ in range(due.rows)) == left
 
     async def test_a_claimed_row_is_claimed_by_nobody_else(self, queue: Queue) -> None:
         """Simultaneous claims share the rows out without overlap."""
@@ -159,8 +175,10 @@ async def test_every_statement_finds_the_rows_that_may_be_taken(
         asks[row_id] = Due(lane_of("acme", host, "http://127.0.0.1/"), "acme", host, now - 30_000, 10)
         free += [row_id] * (STATES | PAUSES)[name][-1]
     shared, alone = (free, []) if takeovers < 3 else ([], free)
-    for found in (await store.scan(), await store.look(), await store.oldest(100, None)):
+    assert store.contact.is_new
+    for found in (await store.look(), await store.scan(), await store.oldest(100, None)):
         assert {due.lane for due in found} == {asks[row_id].lane for row_id in shared}
+    assert not store.contact.is_new  # it has written before it looked, to know of an outage
     assert await store.any_quarantined() == bool(alone)
     taken = []
     while row := await store.claim_quarantined():
