@@ -14,10 +14,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, read_headers, read_origin
+from flowactions_plugin.queue.enqueue import row_of
 from flowactions_plugin.queue.rules import TOO_LATE, Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import ORIGIN, Queue, a_schedule, claimed, ok
+from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed, ok
 
 INT_MAX = 2**31 - 1
 TEXTS = [
@@ -127,16 +128,19 @@ def test_known_and_unknown_origins_are_distinguished() -> None:
 
 async def test_a_claim_says_whose_a_row_is_and_whether_its_body_was_left_out(queue: Queue) -> None:
     """An alert's delivery has no agent; a body of more than 64 KiB is read when its delivery begins."""
-    large = await queue.put(agent_id=None, body=b"x" * (SMALL_BYTES + 1))
-    await queue.put(body=b"x" * SMALL_BYTES)
-    claims = {row.id == large: row for row in await queue.store.claim(2)}
-    assert [(row.agent_id, row.lacks_body) for row in (claims[True], claims[False])] == [
-        (None, True),
-        ("a", False),
-    ]
-    whole = await queue.store.whole(claims[True])
-    assert whole is not None
-    assert (whole.lacks_body, len(whole.body or b"")) == (False, SMALL_BYTES + 1)
+    bodies = [each * size for each in (b"x", b"y") for size in (SMALL_BYTES, SMALL_BYTES + 1)]
+    for body in bodies:
+        await queue.put(agent_id=None if len(body) > SMALL_BYTES else "a", headers=(("x", "1"),), body=body)
+    found = []
+    for row in await queue.store.claim(4):
+        assert (row.agent_id, row.size > SMALL_BYTES + 11) == ((None, True) if row.lacks_body else ("a", False))
+        whole = await queue.store.whole(row) if row.lacks_body else row
+        assert whole is not None
+        assert not whole.lacks_body
+        found.append(whole.body)
+    assert sorted(found) == sorted(bodies)
+    made = a_delivery(headers=(("x", "1"),), body=b"12345")
+    assert queue.store.claim_with_enqueue(row_of(made)).size == len('[["x","1"]]12345')
     assert [claimed(left_ms=left).hopeless for left in (None, 1, 0)] == [None, None, TOO_LATE]
 
 

@@ -293,18 +293,21 @@ class TestLooking:
             await looking.look()
         assert sorted(await due(queue)) == sorted(f"{sequence}:2" for sequence in range(-3, 4))
 
-    async def test_what_has_waited_too_long_is_dead(self, queue: Queue) -> None:
+    async def test_what_has_waited_too_long_is_dead(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """With its reason, the first of them; what is before it is not touched."""
         others = await put(queue, "other", "one behind it", sequence=SEQUENCE + 1)
         rows = await put(queue, "first", "second", "third")
         await release(queue.database, [SEQUENCE, SEQUENCE + 1])
         await queue.run(
-            f"UPDATE flowactions_outbox SET updated_at = updated_at - {WAIT_LIMIT_SECONDS * 1000 + 1} WHERE id IN {tuple(rows[:2])}"  # noqa: S608
+            f"UPDATE flowactions_outbox SET updated_at = updated_at - {WAIT_LIMIT_SECONDS * 1000 + 1} WHERE id IN {tuple(rows)}"  # noqa: S608
         )
         await queue.store._outbox.sequences.look()
         first, second, *later = [await queue.row(row) for row in [*rows, *others]]
         assert {row.status for row in (first, *later)} == {"pending"}
         assert second.finished_at == second.next_attempt_at >= first.created_at
+        assert f"delivery {rows[1]} " in caplog.text
         assert (second.status, second.last_error) == (
             "dead",
             "it has waited too long for the delivery before it",

@@ -168,12 +168,14 @@ async def test_every_statement_finds_the_rows_that_may_be_taken(
     store, now = queue.store, int(queue.database.clock() * 1000)
     store.contact.prefix = OWN
     monkeypatch.setattr(store.contact, "grace", lambda: 30.0)
-    asks, free = {}, []
+    asks, ages, free = {}, {}, []
     for number, name in enumerate([*STATES, *PAUSES]):
-        state = {"next_attempt_at": -1000 + number, "takeovers": takeovers, **STATES.get(name, ({},))[0]}
-        for column in {"next_attempt_at", "claimed_until"} & state.keys():
+        since = {"next_attempt_at": -1000 + number // 2, "waiting_since": -7000, "expires_at": 60_000}
+        state = {**since, "takeovers": takeovers, **STATES.get(name, ({},))[0]}
+        for column in {*since, "claimed_until"} & state.keys():
             state[column] += now
         row_id, host = await a_row(queue, name, **state)
+        ages[row_id] = state["next_attempt_at"]
         asks[row_id] = Due(lane_of("acme", host, "http://127.0.0.1/"), "acme", host, now - 30_000, 10)
         free += [row_id] * (STATES | PAUSES)[name][-1]
     shared, alone = (free, []) if takeovers < 3 else ([], free)
@@ -184,11 +186,14 @@ async def test_every_statement_finds_the_rows_that_may_be_taken(
     assert await store.any_quarantined() == bool(alone)
     taken = []
     while row := await store.claim_quarantined():
-        taken.append(row.id)
+        taken.append(row)
     for row_id, due in asks.items():
         assert await store.claim([due._replace(since=now)]) == []
-        assert [row.id for row in await store.claim([due])] == [row_id] * (row_id in shared)
-    assert taken == alone
+        rows = await store.claim([due])
+        assert [row.id for row in rows] == [row_id] * (row_id in shared)
+        taken += rows
+    assert [row.id for row in taken] == sorted(alone, key=lambda each: (ages[each], each)) + shared
+    assert all((row.waited_ms or 0) >= 7000 and 0 < (row.left_ms or 0) <= 60_000 for row in taken)
     assert not await store.any_quarantined()
 
 
