@@ -5,7 +5,14 @@ import pytest
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.request_head import head_of
-from flowactions_plugin.egress.signature import attempt_headers, sign, signing_key, with_standard_headers
+from flowactions_plugin.egress.signature import (
+    attempt_headers,
+    event_id_of,
+    sign,
+    sign_standard,
+    signing_key,
+    with_standard_headers,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +25,21 @@ from flowactions_plugin.egress.signature import attempt_headers, sign, signing_k
 def test_the_signature_is_the_hmac_that_receivers_compute(secret: str, body: bytes, mac: str) -> None:
     """Vectors made with OpenSSL: printf '1700000000.<body>' | openssl dgst -sha256 -hmac <secret> (§5.3, §5.3.2, §5.3.3)."""
     assert sign(secret, 1_700_000_000, body) == f"v1,{mac}"
+
+
+def test_the_standard_signature_is_that_of_the_schemes_own_example() -> None:
+    """Of its specification: ``<id>.<timestamp>.<raw body>`` (§5.3.8)."""
+    secret, message = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek"
+    signature = sign_standard(secret, message, 1_614_265_330, b'{"test": 2432232314}')
+    assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_an_attempt_without_a_secret_has_no_signature() -> None:
+    """Neither of the two (§5.3.7); a row that was stored without an event id has an empty one."""
+    own = [("x-service-webhook-id", "e")]
+    sent = with_standard_headers(attempt_headers(own, "1", None), "1", None)
+    assert sent == [*own, ("x-service-webhook-timestamp", "1"), ("webhook-id", "e"), ("webhook-timestamp", "1")]
+    assert event_id_of([("other", "e")]) == ""
 
 
 def test_stored_headers_that_servers_read_as_ours_are_not_sent() -> None:

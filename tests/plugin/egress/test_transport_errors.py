@@ -30,6 +30,20 @@ from tests.sending import attempt, own_transport
 WHERE = "hooks.example.com:443"
 INNER = re.compile(r"Errno|Error|Connect call|SSL:|_ssl|\[|\(|0x|127\.0\.0\.9")
 
+CERTIFICATES = {
+    "certificate": (0, 99),
+    "it is not valid yet": (9,),
+    "it has expired": (10,),
+    "it vouches for itself": (18,),
+    "an authority that is not trusted here": (19, 20, 21),
+    "it is not for a server": (26,),
+    "it is for another name": (62,),
+    "it is for another address": (64,),
+    "is too short": (66, 67),
+    "a weak algorithm": (68,),
+}
+"""What is said for numbers of OpenSSL's (X509_V_ERR_…)."""
+
 
 def _certificate(code: int) -> ssl.SSLCertVerificationError:
     error = ssl.SSLCertVerificationError(
@@ -73,7 +87,7 @@ def _tls(reason: str) -> ssl.SSLError:
         ),
         (ssl.SSLError(1, "[SSL] unknown error (_ssl.c:1006)"), "TLS failed"),
         (ssl.SSLError("no text of OpenSSL"), "TLS failed"),
-        *((_certificate(code), "certificate") for code in (0, 9, 10, 18, 19, 20, 21, 62, 64, 99)),
+        *((_certificate(code), said) for said, codes in CERTIFICATES.items() for code in codes),
         (RuntimeError("0x7f"), "network failed"),
     ],
 )
@@ -86,11 +100,21 @@ def test_no_error_of_python_or_the_system_is_quoted(error: Exception, said: str)
         assert not INNER.search(message), message
 
 
-@pytest.mark.parametrize("code", [socket.EAI_NONAME, socket.EAI_AGAIN, socket.EAI_FAIL, socket.EAI_SYSTEM, -99])
-def test_a_name_without_an_address_is_told_in_words(code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (socket.EAI_NONAME, "the name"),
+        (socket.EAI_AGAIN, "the name server did not answer"),
+        (socket.EAI_FAIL, "the name server failed"),
+        (socket.EAI_SYSTEM, "the lookup failed"),
+        (-99, "the "),
+    ],
+)
+def test_a_name_without_an_address_is_told_in_words(code: int, said: str) -> None:
     """Whether the name is missing, or whoever knows it does not answer."""
     message = no_address("hooks.example.com", socket.gaierror(code, "Name or service not known"))
     assert message.startswith("hooks.example.com has no address now: the ")
+    assert said in message
     assert not INNER.search(message)
 
 

@@ -167,8 +167,9 @@ class TestTheDatabaseFails:
         assert ran(first) + ran(second) == ["a", "b", "c"]
         assert len(await run.query("SELECT id FROM flowactions_outbox")) == 3
 
-    async def test_the_plugin_repeats_what_it_could_not_read(
-        self, run: Paced, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("method", ["find", "pop"])
+    async def test_the_plugin_repeats_what_it_could_not_read_or_run(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch, method: str
     ) -> None:
         """The host moves on, and calls for the step no more; it is told what has run."""
         monkeypatch.setattr(pacing, "REPEAT_SECONDS", 0.01)
@@ -176,7 +177,7 @@ class TestTheDatabaseFails:
         for each in (walk, other):
             await run.record(each, "a")
         with monkeypatch.context() as patched:
-            patched.setattr(DeferredStore, "find", away)
+            patched.setattr(DeferredStore, method, away)
             for each in (walk, walk, other):
                 assert await run.actions.advance(each, "s") == Advanced(state="done")
         await until(lambda: len(run.host.told) == 2)

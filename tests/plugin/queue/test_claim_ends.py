@@ -228,11 +228,14 @@ class TestClaimedAgain:
 class TestLost:
     async def lose(self, queue: Queue, how: str) -> str:
         """Claim a row, take it away, and write its outcome; give its id."""
-        row_id = await queue.put()
+        row_id, contact = await queue.put(), queue.store.contact
+        contact.prefix = "00000001"
         (claim,) = await queue.store.claim(1)
         if how == "reclaimed":
             await queue.expire_claims()
+            contact.prefix = "00000002"
             await queue.store.claim(1)
+            contact.prefix = "00000001"
         elif how == "purged":
             store = Purge(queue.database, "acme")
             await store.begin(Actor("ada", "Ada", "operator"))

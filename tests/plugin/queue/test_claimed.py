@@ -13,11 +13,12 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import read_headers, read_origin
-from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.queue.claimed import SMALL_BYTES, read_headers, read_origin
+from flowactions_plugin.queue.enqueue import row_of
+from flowactions_plugin.queue.rules import TOO_LATE, Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import ORIGIN, Queue, a_schedule, ok
+from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed, ok
 
 INT_MAX = 2**31 - 1
 TEXTS = [
@@ -123,6 +124,24 @@ def test_known_and_unknown_origins_are_distinguished() -> None:
         found = read_origin(text_)
         assert [each is not None for each in found] == [number == index for number in range(3)], text_
     assert read_headers('[["a","b"]]') == ([("a", "b")], None)
+
+
+async def test_a_claim_says_whose_a_row_is_and_whether_its_body_was_left_out(queue: Queue) -> None:
+    """An alert's delivery has no agent; a body of more than 64 KiB is read when its delivery begins."""
+    bodies = [each * size for each in (b"x", b"y") for size in (SMALL_BYTES, SMALL_BYTES + 1)]
+    for body in bodies:
+        await queue.put(agent_id=None if len(body) > SMALL_BYTES else "a", headers=(("x", "1"),), body=body)
+    found = []
+    for row in await queue.store.claim(4):
+        assert (row.agent_id, row.size > SMALL_BYTES + 11) == ((None, True) if row.lacks_body else ("a", False))
+        whole = await queue.store.whole(row) if row.lacks_body else row
+        assert whole is not None
+        assert not whole.lacks_body
+        found.append(whole.body)
+    assert sorted(found) == sorted(bodies)
+    made = a_delivery(headers=(("x", "1"),), body=b"12345")
+    assert queue.store.claim_with_enqueue(row_of(made)).size == len('[["x","1"]]12345')
+    assert [claimed(left_ms=left).hopeless for left in (None, 1, 0)] == [None, None, TOO_LATE]
 
 
 async def test_a_dead_row_has_no_counters_of_faults_here(queue: Queue) -> None:

@@ -512,6 +512,28 @@ def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> Non
     assert [row.id for row in queue.start()] == ["1"]
 
 
+def test_large_rows_that_fit_are_in_flight_together() -> None:
+    """Up to `MOST_BYTES` in all."""
+    queue = Queue(slots=10)
+    rows = [a_row(str(n), n, "a", f"h{n}", size=MOST_BYTES // 2) for n in range(3)]
+    for row in rows:
+        queue.record(row, ANSWER)
+        assert queue.lanes.reserve(Due(row.lane, row.organization_id, row.destination))
+    queue.lanes.unreserve(rows, rows)
+    assert [row.id for row in queue.start()] == ["0", "1"]
+
+
+def test_what_a_claim_returned_and_is_not_to_be_sent_never_begins() -> None:
+    """Its lane is due again all the same if it gave as many as were asked for."""
+    queue = Queue()
+    queue.put("a", "p", 9)
+    (due,) = asks = queue.lanes.asks()
+    rows = [a_row(str(n), due.lane, "a", "h") for n in range(due.rows)]
+    queue.lanes.answer(asks, rows, rows[1:])
+    assert queue.start() == rows[1:11]
+    assert queue.lanes.asks()
+
+
 def test_a_large_row_that_its_share_keeps_back_is_not_the_next_one() -> None:
     """Otherwise large rows of quick receivers would wait for all that hangs."""
     queue = Queue(slots=4)
@@ -609,8 +631,8 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     (row,) = queue.start()
     queue.end(row)
     assert len(queue.lanes._lanes) == 0
-    assert not queue.lanes.heard_of([Named(due.lane), Named(due.lane + 1)])
-    assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
+    assert not queue.lanes.heard_of([Named(due.lane, "a", "h"), Named(due.lane + 1)])
+    assert [ask[::3] for ask in queue.lanes.asks()] == [(due.lane, row.due_at - SINCE_MARGIN_MS)]
     assert queue.lanes.heard_of([Named(due.lane)])
 
 

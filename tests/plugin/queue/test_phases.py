@@ -9,11 +9,14 @@ from sqlalchemy import insert
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress import sender
+from flowactions_plugin.egress.attempt import SENT_AGAIN, Outcome
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue import outcomes
+from flowactions_plugin.queue.claimed import Attempted
+from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.storage.schema import attempts
 from tests.loopback import listening
-from tests.queueing import Queue
+from tests.queueing import Queue, claimed
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
@@ -61,6 +64,23 @@ async def test_an_attempt_that_fails_or_is_slow_says_how_long_each_phase_took(
     assert attempt["phases"].get("wait", 0) >= wait_ms - 10
     assert attempt["phases"].get("connect", 0) < WAIT_MS
     assert sum(attempt["phases"].values()) <= attempt["durationMs"] + len(attempt["phases"])
+
+
+@pytest.mark.parametrize(
+    ("status", "duration_ms", "probe", "kept"),
+    [
+        (500, 1, False, '{"wait":7,"again":0}'),
+        (200, 1, False, '{"again":0}'),
+        (200, outcomes.SLOW_MS, False, '{"wait":7,"again":0}'),
+        (500, 1, True, '{"wait":7,"again":0,"probe":0}'),
+        (200, 1, True, '{"again":0}'),
+    ],
+)
+def test_what_is_kept_of_an_attempt(status: int, duration_ms: int, *, probe: bool, kept: str) -> None:
+    """The phases of one that failed or was slow, every note, and that a probe has failed."""
+    outcome = Outcome(0, duration_ms, status_code=status, phases={"wait": 0.007}, notes=(SENT_AGAIN,))
+    change = Transition("delivered" if status == 200 else "retrying")
+    assert outcomes.phases_text(Attempted(claimed(is_probe=probe), outcome, change)) == kept
 
 
 @sampled(

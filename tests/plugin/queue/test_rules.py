@@ -17,6 +17,7 @@ from flowactions_plugin.queue.rules import (
     delivery_headers,
     event_id,
     method_name,
+    probe_delay_ms,
     timing_of,
     transition,
 )
@@ -33,6 +34,12 @@ def test_backoff_follows_the_rule() -> None:
     """After attempt n: min(300, max(5, 2^n)) seconds (§8)."""
     assert [backoff(attempt) for attempt in range(1, 12)] == [5, 5, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     assert backoff(10**6) == 300
+
+
+def test_probes_grow_apart_up_to_an_hour() -> None:
+    """Twice as long each time, from a minute on."""
+    assert [probe_delay_ms(sent) // 60_000 for sent in range(-1, 9)] == [1, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert probe_delay_ms(10**9) == 3600_000
 
 
 @pytest.mark.parametrize("seconds", range(1, 61))

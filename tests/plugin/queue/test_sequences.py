@@ -294,32 +294,40 @@ class TestLooking:
             await looking.look()
         assert sorted(await due(queue)) == sorted(f"{sequence}:2" for sequence in range(-3, 4))
 
-    async def test_what_has_waited_too_long_is_dead(self, queue: Queue) -> None:
+    async def test_what_has_waited_too_long_is_dead(
+        self, queue: Queue, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """With its reason, the first of them; what is before it is not touched."""
+        others = await put(queue, "other", "one behind it", sequence=SEQUENCE + 1)
         rows = await put(queue, "first", "second", "third")
-        await release(queue.database, [SEQUENCE])
+        await release(queue.database, [SEQUENCE, SEQUENCE + 1])
         await queue.run(
-            f"UPDATE flowactions_outbox SET updated_at = updated_at - {WAIT_LIMIT_SECONDS * 1000 + 1} WHERE id <> '{rows[2]}'"  # noqa: S608
+            f"UPDATE flowactions_outbox SET updated_at = updated_at - {WAIT_LIMIT_SECONDS * 1000 + 1} WHERE id IN {tuple(rows)}"  # noqa: S608
         )
         await queue.store._outbox.sequences.look()
-        first, second, third = [await queue.row(row) for row in rows]
-        assert (first.status, third.status) == ("pending", "pending")
+        first, second, *later = [await queue.row(row) for row in [*rows, *others]]
+        assert {row.status for row in (first, *later)} == {"pending"}
+        assert second.finished_at == second.next_attempt_at >= first.created_at
+        assert f"delivery {rows[1]} " in caplog.text
         assert (second.status, second.last_error) == (
             "dead",
             "it has waited too long for the delivery before it",
         )
 
-    async def test_what_waits_for_a_paused_destination_waits_on(self, queue: Queue) -> None:
-        """Somebody has paused it, and may end that."""
+    @pytest.mark.parametrize(("whose", "status"), [("", "pending"), ("acme", "pending"), ("globex", "dead")])
+    async def test_what_waits_for_a_paused_destination_waits_on(
+        self, queue: Queue, whose: str, status: str
+    ) -> None:
+        """Somebody has paused it for this organization, and may end that."""
         rows = await put(queue, "first", "second")
         await release(queue.database, [SEQUENCE])
         await queue.run("UPDATE flowactions_outbox SET updated_at = 0")
         await queue.run(
-            "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"
-            " VALUES ('', 'http://127.0.0.1/', 1, '', '')"
+            "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"  # noqa: S608
+            f" VALUES ('{whose}', 'http://127.0.0.1/', 1, '', '')"
         )
         await queue.store._outbox.sequences.look()
-        assert (await queue.row(rows[1])).status == "pending"
+        assert (await queue.row(rows[1])).status == status
 
 
 @pytest.mark.parametrize("paramstyle", PARAMSTYLES)

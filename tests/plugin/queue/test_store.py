@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any, Final
 
+import msgspec
 import pytest
+from sqlalchemy import text
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
-from flowactions_plugin.queue.claimed import Returned
+from flowactions_plugin.queue.claimed import Attempted, Ended, Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
+from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import Transition
 from tests.bulk import copy
 from tests.queueing import SOMEBODY, Queue, claimed
@@ -47,6 +51,8 @@ class TestClaims:
         for age, row_id in enumerate(ids):
             due = 1000 - age
             await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {due} WHERE id = '{row_id}'")  # noqa: S608
+        for _ in range(2):
+            await queue.put(url="http://127.0.0.1/other", state={"next_attempt_at": 999})
         claimed = await queue.store.claim(3)
         assert {delivery.id for delivery in claimed} == set(ids[2:])
 
@@ -75,6 +81,21 @@ class TestClaims:
         await copy(queue.database, await queue.put(), 1100)
         assert len(await queue.store.claim(1000)) == 1000
 
+    async def test_of_a_destination_no_more_than_its_limit_is_claimed(self, queue: Queue) -> None:
+        """Over its lanes, with what was sent before; the limit of all counts that, too."""
+        for url in ("http://a/x", "http://a/y", "http://b/x", "http://b/y") * 2:
+            await queue.put(url=url, destination=url[:8])
+        claimed = await queue.store.claim(10, per_destination=3)
+        assert Counter(row.destination for row in claimed) == {"http://a": 3, "http://b": 3}
+        for limit, sent, left in (
+            (10, 2, ["http://a", "http://b"]),
+            (10, 3, ["http://b"]),
+            (4, 3, ["http://b"]),
+            (3, 3, []),
+        ):
+            asks = await queue.store.oldest(limit, 3, {("acme", "http://a"): sent})
+            assert sorted(due.destination for due in asks for _ in range(due.rows)) == left
+
     async def test_a_claimed_row_is_claimed_by_nobody_else(self, queue: Queue) -> None:
         """Simultaneous claims share the rows out without overlap."""
         ids = {await queue.put() for _ in range(30)}
@@ -89,6 +110,7 @@ class TestClaims:
         await queue.expire_claims()
         (second,) = await queue.store.claim(1)
         assert (second.id, second.attempts, second.reclaims) == (row_id, 0, 1)
+        assert [await queue.store.whole(each) for each in (late, second)] == [None, second]
         assert not await queue.complete(late, OK, Transition("delivered"))
         assert (await queue.store.complete([Returned(late)]))[row_id].kind == "reclaimed"
         assert not await queue.mark_dead(late, "late")
@@ -146,25 +168,32 @@ async def test_every_statement_finds_the_rows_that_may_be_taken(
     store, now = queue.store, int(queue.database.clock() * 1000)
     store.contact.prefix = OWN
     monkeypatch.setattr(store.contact, "grace", lambda: 30.0)
-    asks, free = {}, []
+    asks, ages, free = {}, {}, []
     for number, name in enumerate([*STATES, *PAUSES]):
-        state = {"next_attempt_at": -1000 + number, "takeovers": takeovers, **STATES.get(name, ({},))[0]}
-        for column in {"next_attempt_at", "claimed_until"} & state.keys():
+        since = {"next_attempt_at": -1000 + number // 2, "waiting_since": -7000, "expires_at": 60_000}
+        state = {**since, "takeovers": takeovers, **STATES.get(name, ({},))[0]}
+        for column in {*since, "claimed_until"} & state.keys():
             state[column] += now
         row_id, host = await a_row(queue, name, **state)
+        ages[row_id] = state["next_attempt_at"]
         asks[row_id] = Due(lane_of("acme", host, "http://127.0.0.1/"), "acme", host, now - 30_000, 10)
         free += [row_id] * (STATES | PAUSES)[name][-1]
     shared, alone = (free, []) if takeovers < 3 else ([], free)
-    for found in (await store.scan(), await store.look(), await store.oldest(100, None)):
+    assert store.contact.is_new
+    for found in (await store.look(), await store.scan(), await store.oldest(100, None)):
         assert {due.lane for due in found} == {asks[row_id].lane for row_id in shared}
+    assert not store.contact.is_new  # it has written before it looked, to know of an outage
     assert await store.any_quarantined() == bool(alone)
     taken = []
     while row := await store.claim_quarantined():
-        taken.append(row.id)
+        taken.append(row)
     for row_id, due in asks.items():
         assert await store.claim([due._replace(since=now)]) == []
-        assert [row.id for row in await store.claim([due])] == [row_id] * (row_id in shared)
-    assert taken == alone
+        rows = await store.claim([due])
+        assert [row.id for row in rows] == [row_id] * (row_id in shared)
+        taken += rows
+    assert [row.id for row in taken] == sorted(alone, key=lambda each: (ages[each], each)) + shared
+    assert all((row.waited_ms or 0) >= 7000 and 0 < (row.left_ms or 0) <= 60_000 for row in taken)
     assert not await store.any_quarantined()
 
 
@@ -188,3 +217,82 @@ async def test_an_end_without_an_attempt_counts_as_none(queue: Queue) -> None:
     assert await queue.mark_dead(claim, "its node is gone")
     row = await queue.row(row_id)
     assert (row.status, row.attempts) == ("dead", 0)
+
+
+BEFORE: Final = {
+    "takeovers": 2,
+    "quarantine_rounds": 1,
+    "waiting_since": 5,
+    "last_status_code": 418,
+    "attempts": 1,
+}
+CANCELLED: Final = {"status": "dead", "finished_at": 7, "error_class": "cancelled"}
+KEPT: Final = (1, 4, 418)
+
+RETRYING, DEAD = Transition("retrying", 60), Transition("dead")
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "end", "ended", "if_cancelled"),
+    [
+        (
+            Attempted,
+            (OK, Transition("delivered")),
+            ("delivered", (2, 4, 200), None, None, True, 0, None, []),
+            None,
+        ),
+        (
+            Attempted,
+            (FAILED, RETRYING),
+            ("retrying", (2, 4, 500), None, "http_5xx", False, 60, None, [2]),
+            (2, 4, 500),
+        ),
+        (Attempted, (FAILED, DEAD), ("dead", (2, 4, 500), None, "http_5xx", True, 0, None, [2]), None),
+        (
+            "probe",
+            (FAILED, RETRYING),
+            ("retrying", (2, 5, 500), None, "http_5xx", False, 60, None, [2]),
+            (2, 5, 500),
+        ),
+        (Ended, ("no",), ("dead", KEPT, "no", "not_sent", True, 0, None, []), None),
+        (Returned, (), ("pending", KEPT, "before", "timeout", False, 0, 5, []), KEPT),
+        (Returned, (60, "the host"), ("pending", KEPT, "the host", "waits", False, 60, 5, []), KEPT),
+        (Returned, (0, None, None, True), ("pending", KEPT, "before", "timeout", False, 0, None, []), KEPT),
+    ],
+)
+async def test_an_end_changes_what_it_says(
+    queue: Queue, kind: Any, end: tuple[Any, ...], ended: tuple[Any, ...], if_cancelled: Any, *, cancelled: bool
+) -> None:
+    """Each way in which a claim ends, of a row with a history; of one that was cancelled meanwhile, a failure is its last attempt."""
+    row_id = await queue.put(state={**BEFORE, "last_error": "before", "error_class": "timeout"})
+    (claim,) = await queue.store.claim(1)
+    if cancelled:
+        state = ", ".join(f"{name} = '{value}'" for name, value in CANCELLED.items())
+        await queue.run(f"UPDATE flowactions_outbox SET last_error = 'by Ada{MAY_BE_SENT}', {state}")  # noqa: S608
+    if kind == "probe":
+        kind, claim = Attempted, msgspec.structs.replace(claim, is_probe=True)
+    now = int(await queue.database.time() * 1000)
+    await queue.store.complete([kind(claim, *end)])
+    row = await queue.row(row_id)
+    async with queue.database.read() as connection:
+        logged = (await connection.execute(text("SELECT number FROM flowactions_attempts"))).scalars().all()
+    if cancelled and if_cancelled:
+        waiting, log = ended[6:]
+        ended = ("dead", if_cancelled, "by Ada", "cancelled", False, 0, waiting, log)
+        assert row.finished_at == 7
+    assert (
+        row.status,
+        (row.attempts, row.max_attempts, row.last_status_code),
+        row.last_error,
+        row.error_class,
+        (row.finished_at or 0) >= now,
+        (row.next_attempt_at - now + 5000) // 10_000 * 10,
+        row.waiting_since,
+        list(logged),
+    ) == ended
+    is_returned = kind is Returned
+    assert (row.takeovers, row.quarantine_rounds) == ((2, 1) if is_returned else (0, 0))
+    assert (row.claimed_by, row.claimed_until, row.settled_token) == (None, None, claim.token)
+    assert row.delivered_duration_ms == (1 if row.status == "delivered" else None)
+    assert (await queue.store.complete([kind(claim, *end)]))[row_id].kind == "written"

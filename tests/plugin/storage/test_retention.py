@@ -150,7 +150,7 @@ def test_retention_takes_a_share_of_the_time() -> None:
 async def test_the_pause_after_a_batch_is_by_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch that the database takes long for is followed by a long pause."""
     pauses: list[float] = []
-    monkeypatch.setattr("flowactions_plugin.storage.retention.time.monotonic", iter(range(100)).__next__)
+    monkeypatch.setattr("flowactions_plugin.storage.retention.time.monotonic", iter(range(900, 1000)).__next__)
 
     left = [BATCH, 0]
 

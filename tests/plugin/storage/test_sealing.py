@@ -29,6 +29,7 @@ def test_old_keys_open_and_the_newest_key_seals() -> None:
     rotated = KeyRing([NEW, OLD])
     assert rotated.open(sealed, "acme", "token") == "s"
     assert KeyRing([NEW]).open(rotated.seal("s", "acme", "token"), "acme", "token") == "s"
+    assert [rotated.is_newest(each) for each in (sealed, rotated.seal("s", "acme", "token"))] == [False, True]
     with pytest.raises(SealBroken, match="not configured"):
         KeyRing([NEW]).open(sealed, "acme", "token")
 
