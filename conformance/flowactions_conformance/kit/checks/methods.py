@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -27,11 +28,13 @@ CHANGES: Final = 3
 """How often a node is changed and asked for again."""
 CANCELLED_AFTER: Final = (1, 4, 16)
 """Turns of the event loop after which a call is cancelled."""
-FORMS: Final[Mapping[str, Callable[[str], str]]] = {
-    "in other capitals": str.swapcase,
-    "without its last character": lambda id_: id_[:-1],
-    "with a blank behind it": lambda id_: f"{id_} ",
-}
+FORMS: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
+    {
+        "in other capitals": str.swapcase,
+        "without its last character": lambda id_: id_[:-1],
+        "with a blank behind it": lambda id_: f"{id_} ",
+    }
+)
 LONG_ID: Final = 8
 """Of shorter ones, another form may be the id of something else."""
 REFUSED: Final = "None, or an error"
