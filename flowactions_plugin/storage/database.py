@@ -267,13 +267,16 @@ class Database:
             await self._prepare(deadline)
             if self._engines.thread is not None:
                 async with self.transactions.turn(deadline):
-                    return await self._engines.thread.run(work, deadline)
+                    with committing() as commits:
+                        commits()
+                        return await self._engines.thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
                 if several or not self.sql.is_server or not self._engines.may_be_single:
                     async with self.transactions.begin(deadline) as transaction:
                         return await transaction.run_sync(work)
-                async with self._engines.autocommit() as connection:
-                    with committing():
+                with committing() as commits:
+                    async with self._engines.autocommit() as connection:
+                        commits()
                         return await connection.run_sync(work)
 
     async def rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:

@@ -98,20 +98,21 @@ class Transactions:
         is_hosts = as_host and self._engines.shared is not None
         options = {} if is_hosts else {**self._engines.own_options, OWN: True}
         turn = nullcontext() if self._sql.is_server else self.turn(deadline)
-        async with turn, self._engines.connect(options) as opened:
-            if self._sql.is_server:
-                await opened.begin()
-                if not is_hosts:
-                    await self._engines.set_path(opened)
-            else:
-                async with waiting_until(opened, deadline):
-                    # When the caller is cancelled, the driver's thread continues to wait for the lock, and nothing would
-                    # release it.
-                    await shielded(begin_immediate(opened))
-            if (root := _opened(opened).get_transaction()) is not None:
-                self._after_commit[root] = calls
-            yield opened
-            with committing():
+        with committing() as commits:
+            async with turn, self._engines.connect(options) as opened:
+                if self._sql.is_server:
+                    await opened.begin()
+                    if not is_hosts:
+                        await self._engines.set_path(opened)
+                else:
+                    async with waiting_until(opened, deadline):
+                        # When the caller is cancelled, the driver's thread continues to wait for the lock, and nothing would
+                        # release it.
+                        await shielded(begin_immediate(opened))
+                if (root := _opened(opened).get_transaction()) is not None:
+                    self._after_commit[root] = calls
+                yield opened
+                commits()
                 await opened.commit()
         for call in calls:
             call()

@@ -129,12 +129,22 @@ async def answering(seconds: float | None) -> AsyncIterator[None]:
 
 
 @contextmanager
-def committing() -> Iterator[None]:
-    """Note on an error that ends a COMMIT, or a statement that commits by itself, that it may have been made."""
+def committing() -> Iterator[Callable[[], None]]:
+    """Note on an error that ends the block that what it writes may be there, once the block has said that it commits.
+
+    It says so before a COMMIT, or a statement that commits by itself. Whatever comes later, such as a cancellation while the connection
+    goes back to the pool, does not undo it.
+    """
+    begun = False
+
+    def begin() -> None:
+        nonlocal begun
+        begun = True
+
     try:
-        yield
+        yield begin
     except BaseException as exc:
-        if not isinstance(exc, DBAPIError) or exc.connection_invalidated:
+        if begun and (not isinstance(exc, DBAPIError) or exc.connection_invalidated):
             note_unconfirmed(exc)
         raise
 

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage import postgresql
+from flowactions_plugin.storage import postgresql, waiting
 from flowactions_plugin.storage.connections import MOST_KEPT
 from flowactions_plugin.storage.database import Database
 from tests.outages import a_database
@@ -92,3 +92,41 @@ async def test_no_connection_outlives_the_database(postgres_url: str) -> None:
     async with a_database(postgres_url) as database, database.read() as connection:
         alive = select(func.count()).select_from(text("pg_stat_activity"))
         assert await connection.scalar(alive.where(text("pid = ANY(:pids)").bindparams(pids=backends))) == 0
+
+
+@pytest.mark.parametrize("way", ["statement", "statements", "transaction"])
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_what_was_committed_is_not_denied_because_its_connection_comes_back_late(
+    database: Database, monkeypatch: pytest.MonkeyPatch, way: str, is_begun: bool
+) -> None:
+    """Whoever waits for no longer than an answer may take learns that it may be written: otherwise it is written twice.
+
+    What no connection was free for was not written, and is told as that.
+    """
+    engines = database._engines
+    monkeypatch.setattr(engines, "_most_kept", 0)
+    monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.5)
+
+    name = "_check_in" if is_begun else "_check_out"
+    on_time = getattr(engines, name)
+
+    async def late(*given: object) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            if is_begun:
+                await on_time(*given)
+
+    monkeypatch.setattr(engines, name, late)
+
+    async def write() -> None:
+        async with database.answering():
+            if way == "transaction":
+                async with database.write() as transaction:
+                    await transaction.run_sync(backend)
+            else:
+                await database.in_transaction(backend, several=way == "statements")
+
+    with pytest.raises(StorageUnavailable) as caught:
+        await write()
+    assert caught.value.may_be_written is is_begun
