@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.items import Item
 from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.storage.waiting import note_unconfirmed
@@ -32,15 +33,17 @@ class Call:
         deadline: until when, counted from its call.
         done: its result, where its caller does not write it itself; cancelled with its caller.
         group: the group that it was taken into.
+        may_be_written: whether an earlier group with it failed after the database was asked to commit.
     """
 
-    __slots__ = ("deadline", "done", "group", "item")
+    __slots__ = ("deadline", "done", "group", "item", "may_be_written")
 
     def __init__(self, item: Item) -> None:
         self.item = item
         self.deadline = Deadline()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.group: Group | None = None
+        self.may_be_written = False
 
 
 class Group:
@@ -117,7 +120,7 @@ class GroupCommit:
             await call.done
         except asyncio.CancelledError as exc:
             if call.group is not None:
-                if call.group.begun:
+                if call.may_be_written or call.group.begun:
                     note_unconfirmed(exc)
                 await self._leave(call.group)
             raise
@@ -193,6 +196,8 @@ class GroupCommit:
         for call in group.calls:
             if call.done.done():
                 continue  # its caller was cancelled
+            if isinstance(exc, StorageUnavailable):
+                exc.may_be_written = call.may_be_written = exc.may_be_written or call.may_be_written
             # One that has waited as long as a caller waits gets this error, which also was that of its own item.
             if number > 1 and call.deadline.left:
                 self._begin([call])

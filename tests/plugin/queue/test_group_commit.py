@@ -10,6 +10,7 @@ import pytest
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.group_commit import GROUP_BYTES, GROUP_ROWS, Group, GroupCommit
 from flowactions_plugin.queue.items import Item
+from flowactions_plugin.storage.waiting import is_unconfirmed
 from tests.waiting import until
 
 
@@ -136,6 +137,46 @@ async def test_an_error_falls_back_to_one_by_one() -> None:
     found = await results([*first, *others])
     assert [type(each) for each in found] == [type(None), type(None), ValueError, type(None)]
     assert sorted(transactions.committed) == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("end", ["fails", "is cancelled"])
+@pytest.mark.parametrize("is_unsure", [True, False])
+async def test_what_a_group_may_have_written_is_not_denied_by_what_comes_after(
+    end: str, is_unsure: bool
+) -> None:
+    """Its items are written again one by one; whether that fails or does not even begin, they may be there."""
+    transactions = Transactions()
+
+    def fail(items: Sequence[str]) -> Exception:
+        error = StorageUnavailable("the connection was lost")
+        error.may_be_written = is_unsure and len(items) > 1
+        if len(items) > 1:
+            transactions.may_begin.clear()
+        return error
+
+    async def is_unsure_of(item: str) -> bool:
+        try:
+            await transactions.groups.write(an_item(item))
+        except asyncio.CancelledError as exc:
+            return is_unconfirmed(exc)
+        except StorageUnavailable as exc:
+            return exc.may_be_written
+        raise AssertionError
+
+    transactions.failing = fail
+    first = await transactions.call("a")
+    others = [asyncio.create_task(is_unsure_of(item)) for item in ("b", "c")]
+    await asyncio.sleep(0)
+    transactions.go()
+    await until(lambda: not transactions.may_begin.is_set())
+    await asyncio.sleep(0.01)
+    if end == "fails":
+        transactions.go()
+    else:
+        for caller in others:
+            caller.cancel()
+    await results(first)
+    assert await asyncio.gather(*others) == [is_unsure] * 2
 
 
 async def test_an_error_after_the_deadline_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
