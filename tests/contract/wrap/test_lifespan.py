@@ -143,27 +143,20 @@ class TestInEveryFramework:
         await _end_of(server)
         assert len(server.sent) == 1
 
-    async def test_a_host_that_fails_to_stop_says_it_as_before(self, host: str, tmp_path: Path) -> None:
-        """The plugins are stopped before, and the host's message is passed on."""
-        events: list[str] = []
-        server = wrapped(host, tmp_path, events, host_fails="stop")
-        await server.startup()
-        answer = await server.shutdown()
-        assert answer["type"] == "lifespan.shutdown.failed"
-        assert "the host cannot stop" in answer["message"]
-        assert "plugin stopped" in events
-
-    async def test_a_plugin_that_fails_to_stop_stops_no_host_from_stopping(
-        self, host: str, tmp_path: Path
+    @pytest.mark.parametrize(
+        ("who", "said"), [("host", "the host cannot stop"), ("plugin", "the probe cannot stop")]
+    )
+    async def test_who_fails_to_stop_is_told_and_keeps_nobody(
+        self, host: str, who: str, said: str, tmp_path: Path
     ) -> None:
-        """The host stops, and the server is told."""
+        """A host's message is passed on, and the plugins are stopped before; of a plugin, the server is told after the host."""
         events: list[str] = []
-        server = wrapped(host, tmp_path, events, plugin_fails="stop")
+        server = wrapped(host, tmp_path, events, **{f"{who}_fails": "stop"})
         await server.startup()
         answer = await server.shutdown()
         assert answer["type"] == "lifespan.shutdown.failed"
-        assert "the probe cannot stop" in answer["message"]
-        assert events == IN_ORDER
+        assert said in answer["message"]
+        assert "plugin stopped" in events if who == "host" else events == IN_ORDER
 
     async def test_without_lifespan_the_messages_pass_untouched(self, host: str, tmp_path: Path) -> None:
         """``lifespan=False``: only the host starts and stops."""

@@ -205,8 +205,9 @@ class Held(Dialer):
 class TestRaces:
     """Several addresses are connected to at the same moment."""
 
-    async def test_of_two_that_connect_at_once_one_is_closed(self) -> None:
-        """The request goes out on the other one."""
+    @pytest.mark.parametrize("gives_up", [False, True])
+    async def test_of_two_that_connect_at_once_one_is_closed(self, gives_up: bool) -> None:
+        """The request goes out on the other one; both are closed if the attempt's time was up in this very moment."""
         counting = Counting()
         async with listening(counting.serve) as port:
             dialer = Held("127.0.0.1", "127.0.0.1")
@@ -214,27 +215,15 @@ class TestRaces:
                 dialer.dial(Endpoint("two.example", port, tls=False), asyncio.Protocol, Progress())
             )
             await until(lambda: dialer.asked == 2)
+            if gives_up:
+                dialer.connected = dialling.cancel
             dialer.go.set()
-            with await dialling as winner:
-                await asyncio.sleep(0)
+            with pytest.raises(asyncio.CancelledError) if gives_up else await dialling as winner:
+                await (dialling if gives_up else asyncio.sleep(0))
                 assert [each.fileno() >= 0 for each in dialer.made] == [each is winner for each in dialer.made]
                 await until(lambda: counting.connections == 2 and counting.open == 1)
-
-    async def test_who_gives_up_as_an_address_connects_leaves_nothing_open(self) -> None:
-        """The attempt's time was up in this very moment."""
-        counting = Counting()
-        async with listening(counting.serve) as port:
-            dialer = Held("127.0.0.1", "127.0.0.1")
-            dialling = asyncio.create_task(
-                dialer.dial(Endpoint("two.example", port, tls=False), asyncio.Protocol, Progress())
-            )
-            await until(lambda: dialer.asked == 2)
-            dialer.connected = dialling.cancel
-            dialer.go.set()
-            with pytest.raises(asyncio.CancelledError):
-                await dialling
             await asyncio.sleep(0)
-            assert [each.fileno() for each in dialer.made] == [-1, -1]
+            assert not gives_up or [each.fileno() for each in dialer.made] == [-1, -1]
             await until(lambda: counting.connections == 2 and counting.open == 0)
 
 

@@ -33,32 +33,23 @@ async def fail(_origin: object) -> str:
 
 class TestGivenBack:
     @pytest.mark.parametrize("left", [0, DEADLINE_SECONDS + Timing().spare_seconds / 20])
-    async def test_a_row_that_is_too_late_goes_back(self, queue: Queue, left: float) -> None:
-        """The rest of its lease is too short for an attempt: it is due at once, and what it waited for is over."""
+    @pytest.mark.parametrize("alone", [False, True])
+    async def test_a_row_that_is_too_late_goes_back(self, queue: Queue, left: float, alone: bool) -> None:
+        """The rest of its lease is too short for an attempt: due at once, what it waited for is over, no round has begun."""
         sent: list[httpx.Request] = []
-        row_id = await queue.put(state={"waiting_since": 5})
-        (claim,) = await queue.store.claim(1)
+        row_id = await queue.put(state={"takeovers": 3} if alone else {"waiting_since": 5})
+        claim = await queue.store.claim_quarantined() if alone else (await queue.store.claim(1))[0]
+        assert claim is not None
         executor = an_executor(queue, sent.append)
         (late,) = executor.take([replace(claim, lease_end=lease_clock() + left)])
-        await executor.execute(late)
+        await (executor.execute_alone(late) if alone else executor.execute(late))
         await executor.completer.flush()
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.claimed_by, row.waiting_since) == ("pending", 0, None, None)
-        assert [each.id for each in await queue.store.claim(1)] == [row_id]
-        assert sent == []
-
-    async def test_a_row_in_quarantine_that_is_too_late_goes_back(self, queue: Queue) -> None:
-        """No round of it has begun."""
-        sent: list[httpx.Request] = []
-        row_id = await queue.put(state={"takeovers": 3})
-        claim = await queue.store.claim_quarantined()
-        assert claim is not None
-        executor = an_executor(queue, sent.append)
-        (late,) = executor.take([replace(claim, lease_end=lease_clock())])
-        await executor.execute_alone(late)
-        await executor.completer.flush()
-        row = await queue.row(row_id)
-        assert (row.status, row.quarantine_rounds, row.claimed_by, sent) == ("pending", 0, None, [])
+        assert (row.quarantine_rounds, sent) == (0, [])
+        again = await queue.store.claim_quarantined() if alone else (await queue.store.claim(1))[0]
+        assert again is not None
+        assert again.id == row_id
 
     async def test_a_failed_give_back_stops_claims(self, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
         """A worker that cannot give back what it has not sent claims nothing, until it can."""
