@@ -193,7 +193,10 @@ def _writing(facts: Facts) -> Iterator[Finding]:
     """Give that nothing can be queued, claimed or completed; rights that are missing; and locks for which others wait."""
     if facts.refusal is not None:
         words = f"the database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed"
-        advice = "free disk space, or have the database take writes: see its logs, and that the URL names the primary"
+        advice = "have the URL name the primary, or have the server take writes"
+        advice = (
+            advice if facts.refusal == "it is read-only" else "free disk space, and see the database's logs"
+        )
         advice = GRANT if facts.lacking else TERMINATE if facts.blockers else advice
         yield Finding("failed", "writing", words, advice, state="unwritable")
     if facts.lacking:

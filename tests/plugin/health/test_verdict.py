@@ -386,11 +386,12 @@ def test_what_waits_behind_a_destination_that_fails_is_told_once() -> None:
     ("more", "advice"),
     [
         ({}, "free disk space"),
+        ({"refusal": "it is read-only"}, "have the URL name the primary"),
         ({"lacking": ["UPDATE on flowactions_outbox"]}, "grant it"),
         ({"blockers": [Blocker("process 7", "flowactions_outbox", False, 8.5)]}, "pg_terminate_backend"),
     ],
 )
 def test_what_to_do_about_refused_writes_depends_on_their_cause(more: dict[str, Any], advice: str) -> None:
     """Free disk space helps nobody whose role lacks a right."""
-    told = [each for each in findings_of(facts(refusal="refused", **more)) if each.state == "unwritable"]
+    told = [each for each in findings_of(facts(**{"refusal": "refused", **more})) if each.state == "unwritable"]
     assert [advice in advice_of(each) for each in told] == [True]
