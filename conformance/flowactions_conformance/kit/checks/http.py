@@ -183,7 +183,7 @@ async def _exchanged(trial: Trial, exchange: Exchange, mark: str) -> None:
     came = [each.data["request"] for each in trial.session.control.events if each.data.get("mark") == mark]
     said = f"a {exchange.method} with {exchange.what}, which the plugin answers with {exchange.status},"
     if not came:
-        causes = TOO_LARGE if exchange.body is LARGEST else ()
+        causes = TOO_LARGE if len(exchange.body) > PIECE_BYTES else ()
         trial.answers(
             answer,
             False,
@@ -227,7 +227,7 @@ def _as_sent(trial: Trial, exchange: Exchange, came: Mapping[str, Any]) -> None:
         f"a body with {exchange.what} reached the plugin {how}",
         expected=f"{len(exchange.body)} bytes: {exchange.body[:SHOWN_BYTES]!r}",
         actual=f"{came['length']} bytes: {base64.b64decode(came['body'])!r}",
-        causes=TOO_LARGE if exchange.body is LARGEST else (),
+        causes=TOO_LARGE if len(exchange.body) > PIECE_BYTES else (),
     )
 
 
