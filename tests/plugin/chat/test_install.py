@@ -185,14 +185,15 @@ class TestInstall:
                 "reason": "invalid_state",
             }
 
-    async def test_an_enterprise_install_is_refused(self, run: ChatHost) -> None:
+    @pytest.mark.parametrize("method", ["oauth.v2.access", "auth.test"])
+    async def test_an_enterprise_install_is_refused(self, run: ChatHost, method: str) -> None:
         """Its token belongs to no workspace: it is revoked, and the advice is to choose one."""
         workspace = run.provider.state.workspaces[0]
         token = run.provider.state.add_token(workspace)
         body = {"ok": True, "access_token": token.value, "team": None, "is_enterprise_install": True}
-        run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(body).encode(), JSON))
+        run.provider.faults[method].append(Fault(200, json.dumps(body).encode(), JSON))
         assert await run.connect() == {"chat": "error", "reason": "enterprise_install"}
-        assert token.dead == "token_revoked"
+        assert method == "auth.test" or token.dead == "token_revoked"
         assert await run.card() is None
 
     @pytest.mark.parametrize(

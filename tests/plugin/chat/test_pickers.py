@@ -8,7 +8,10 @@ import pytest
 
 from flowactions_conformance.chat_provider import Channel, Fault, Member, Workspace
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
+from flowactions_plugin.chat import directory
+from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.pickers import FRESH_SECONDS, MAX_CHOICES, PAUSED, Choice, Page, PageCache
+from flowactions_plugin.chat.store import StoredConnection
 from tests.chatting import JSON, ChatHost, chat_host
 from tests.rings import sampled
 from tests.waiting import SAFETY_SECONDS, until, within
@@ -350,6 +353,65 @@ async def test_the_last_of_50_000_people_is_found_by_name(huge: tuple[ChatHost, 
     async with within(5):
         assert await everything(run, MEMBERS, search="person 49991") == ["U0000049991"]
     assert run.provider.calls == []
+
+
+CONNECTED = dict.fromkeys(
+    ("team_id", "team_name", "bot_user_id", "app_id", "installed_by_id", "installed_by_name"), "x"
+)
+
+
+def connected(missing: str = "", scopes: str = "") -> StoredConnection:
+    """Make a connection with these scopes."""
+    rest: dict[str, Any] = {**CONNECTED, "default_channel": None, "status_reason": None, "sealed_token": b""}
+    more: dict[str, Any] = {"organization_id": "acme", "installed_at": 0, "status": "active"}
+    return StoredConnection(**rest, **more, missing_scopes=missing, scopes=scopes)
+
+
+@pytest.mark.parametrize(
+    ("channel", "scopes", "found"),
+    [
+        ({"is_member": True}, "", None),
+        ({"is_member": True, "is_archived": True}, "", ("is_archived", "error")),
+        ({"is_member": False}, "", ("not_in_channel", "error")),
+        ({"is_member": False}, "chat:write.public", None),
+        ({"is_member": False, "is_private": True}, "chat:write.public", ("not_in_channel", "error")),
+        ({}, "chat:write", ("not_checked", "warning")),
+    ],
+)
+def test_what_a_channels_record_says(channel: dict[str, Any], scopes: str, found: object) -> None:
+    """Whether a message reaches it; what the record does not say is a warning (§2.3)."""
+    problem = directory._channel_problem(connected(scopes=scopes), channel)
+    assert (problem and (problem.code, problem.severity)) == found
+
+
+@pytest.mark.parametrize(
+    ("member", "user", "found"),
+    [
+        ({}, "U1", None),
+        ({"deleted": True, "is_bot": True}, "U1", ("user_disabled", "error")),
+        ({"is_bot": True}, "U1", ("cannot_dm_bot", "error")),
+        ({}, "USLACKBOT", ("cannot_dm_bot", "warning")),
+    ],
+)
+def test_what_a_members_record_says(member: dict[str, Any], user: str, found: object) -> None:
+    """Likewise."""
+    problem = directory._member_problem(user, member)
+    assert (problem and (problem.code, problem.severity)) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "missing", "found"),
+    [
+        ("channel_not_found", "", ("channel_not_found", "error")),
+        ("channel_not_found", "groups:read", ("channel_not_found", "warning")),
+        ("user_not_found", "groups:read", ("user_not_found", "error")),
+        ("ratelimited", "", ("not_checked", "warning")),
+    ],
+)
+def test_what_a_refusal_says_of_a_target(code: str, missing: str, found: object) -> None:
+    """Without the right to list private channels, one that is not found may be private."""
+    problem = directory._refused_problem(connected(missing=missing), ChatRefused(code))
+    assert (problem.code, problem.severity) == found
 
 
 def test_cached_pages_expire_and_are_limited_in_number() -> None:
