@@ -58,7 +58,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "runs-mixed": ("MODEL-4", "kept for the flow or the process, and not for the run"),
     "user-shared": ("LOAD-3", "of two hosts that run in two threads, one gets what belongs to a walk of the oth"),
     "halts-flow": ("MODEL-3", "was not reached"),
-    "problems-first": ("SAVING-1", "the author is not shown the problem 'missing_url' as the plugin tells it"),
+    "problems-first": ("SAVING-1", "the author is not shown the problem 'probe_warning' as the plugin tells it"),
     "runs-nodes-itself": ("PACING-4", "a node did not run once with four next at the same time", "EAGER-2"),
     "sub-flow-id": ("MODEL-5", "flowId of the walk is not the run's, but the sub-flow's"),
     "sub-flow-agent": ("MODEL-5", "agentId of the walk is not the run's, but the sub-flow's"),
