@@ -93,7 +93,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "signature-ignored": ("AUTH-6", "is answered when a person's credential comes with its middle character changed, with its last character changed", "AUTH-1"),
     "first-organization": ("METHODS-2 TENANCY-1", "does not see exactly the deliveries of the organization", "METHODS-1"),
     "install-of-who-began": ("TENANCY-2", "an install that was begun in another organization was not refused", "TENANCY-1"),
-    "organization-of-the-path": ("METHODS-2", "a backend of another organization at the path of an agent of the first one", "AUTH-2"),
+    "organization-of-the-path": ("METHODS-2", "a backend of another organization at the path of an agent of the other one", "AUTH-2"),
     "secrets-of-all": ("METHODS-2", "for another organization, and a flow and node of the first one", "EAGER-2"),
     "experiences-by-id": ("METHODS-3", "for an agent that does not exist", "METHODS-1"),
     "fixed-palette": ("EDIT-1 LOAD-2", "the palette must offer 'probe' once", "HALT-1"),

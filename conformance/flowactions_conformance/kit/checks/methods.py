@@ -28,7 +28,7 @@ CHANGES: Final = 3
 CANCELLED_AFTER: Final = (1, 4, 16)
 """Turns of the event loop after which a call is cancelled."""
 FORMS: Final[Sequence[tuple[str, Callable[[str], str]]]] = (
-    ("in other capitals", str.swapcase),
+    ("in other capitals", lambda id_: id_.swapcase()),
     ("without its last character", lambda id_: id_[:-1]),
     ("with a blank behind it", lambda id_: f"{id_} "),
 )
