@@ -93,7 +93,6 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.telemetry.meters:_PROVIDERS": "under a lock, by OpenTelemetry's provider, which several hosts may share",
     "flowactions_plugin.telemetry.spans:_NOTHING": "a context manager and a span that keep nothing",
     "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",
-    "flowactions_conformance.kit.checks.methods:FORMS": "is not changed",
     "flowactions_conformance.kit.hosts.hosting:types_of": "caches a pure function of types",
     "flowactions_conformance.kit.tested:distribution_of": "caches what is installed",
     "flowactions_conformance.kit.probing.plugin:NO_TLS": "is not changed",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -28,12 +27,10 @@ CHANGES: Final = 3
 """How often a node is changed and asked for again."""
 CANCELLED_AFTER: Final = (1, 4, 16)
 """Turns of the event loop after which a call is cancelled."""
-FORMS: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
-    {
-        "in other capitals": str.swapcase,
-        "without its last character": lambda id_: id_[:-1],
-        "with a blank behind it": lambda id_: f"{id_} ",
-    }
+FORMS: Final[Sequence[tuple[str, Callable[[str], str]]]] = (
+    ("in other capitals", lambda id_: id_.swapcase()),
+    ("without its last character", lambda id_: id_[:-1]),
+    ("with a blank behind it", lambda id_: f"{id_} "),
 )
 LONG_ID: Final = 8
 """Of shorter ones, another form may be the id of something else."""
@@ -241,7 +238,7 @@ class Asked:
             Question("node", "a content step", None, (org, flow, step)),
             self._secret("a node", self.node.config["webhookSecret"], org),
         ]
-        for how, form in FORMS.items():
+        for how, form in FORMS:
             if form(agent) != agent and len(agent) >= LONG_ID:
                 asked.append(Question("agent", f"an agent's id {how}", None, (form(agent),)))
             if form(node) != node and len(node) >= LONG_ID:
