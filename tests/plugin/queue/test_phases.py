@@ -9,7 +9,7 @@ from sqlalchemy import insert
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress import sender
-from flowactions_plugin.egress.attempt import SENT_AGAIN, Outcome
+from flowactions_plugin.egress.attempt import SENT_AGAIN, SLOW_MS, Outcome
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue import outcomes
 from flowactions_plugin.queue.claimed import Attempted
@@ -71,7 +71,7 @@ async def test_an_attempt_that_fails_or_is_slow_says_how_long_each_phase_took(
     [
         (500, 1, False, '{"wait":7,"again":0}'),
         (200, 1, False, '{"again":0}'),
-        (200, outcomes.SLOW_MS, False, '{"wait":7,"again":0}'),
+        (200, SLOW_MS, False, '{"wait":7,"again":0}'),
         (500, 1, True, '{"wait":7,"again":0,"probe":0}'),
         (200, 1, True, '{"again":0}'),
     ],
