@@ -149,6 +149,7 @@ class TestPostgreSQL:
         assert same_database(one, make_url("postgresql+psycopg://localhost:5432/d"))
         assert not same_database(one, make_url("postgresql+asyncpg://a:b@127.0.0.1/e"))
         assert not same_database(one, make_url("postgresql+asyncpg://a:b@127.0.0.1:1/d"))
+        assert not same_database(one, make_url("postgresql+asyncpg://a:b@elsewhere/d"))
         assert not same_database(one, make_url("sqlite:///d"))
         assert same_database(make_url("sqlite:///d/../x.db"), make_url("sqlite+aiosqlite:///x.db"))
 
