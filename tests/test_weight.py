@@ -60,18 +60,18 @@ ROOMS: Final = {
     "flowactions_plugin": Weight(python=34758, other=1750, files=245),
     "hookspecs": Weight(python=3331, other=0, files=26),
     "conformance": Weight(python=15251, other=2612, files=137),
-    "tests": Weight(python=80701, other=130, files=443),
+    "tests": Weight(python=80695, other=130, files=443),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 76050, "decisions": 28, "lines of the changelog": 50, "longest decision": 32}
+TEXTS: Final = {"words of docs": 76059, "decisions": 28, "lines of the changelog": 50, "longest decision": 32}
 
 ROOM: Final = re.compile(r"flowactions_plugin/\w+")
 
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
 
-PASSAGE: Final = {"insert_stops": 13, "functions": 274, "files": 52, "records": 18}
+PASSAGE: Final = {"insert_stops": 13, "functions": 280, "files": 52, "records": 19}
 """What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
 
 ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."

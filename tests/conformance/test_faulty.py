@@ -150,7 +150,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "secrets-not-saved": ("SAVING-2", "probeSecret is missing", "SAVING-1"),
     "commit-only-logged": ("DURABILITY-3", "confirmed a run that the host has not kept", "DURABILITY-1"),
     "cancelled-is-nothing": ("METHODS-4", "Host.agent answers None for an agent when its call is cancelled", "METHODS-1"),
-    "lock-kept": ("METHODS-4", "", "METHODS-1"),
+    "lock-kept": ("METHODS-4", ""),
     "actions-during-an-outage": ("METHODS-5", "Host.logic_action answers None for an action while", "METHODS-3"),
     "previews-for-strangers": ("SAVING-6", "a preview for the flow of an organization was made for somebody who has not signed in", "SAVING-3"),
     "user-id": ("EAGER-9 METHODS-1 METHODS-2 METHODS-4", "for a person", "AUTH-1"),

@@ -111,7 +111,7 @@ CREATE TABLE flowactions_chat_connections (
 );
 CREATE INDEX ix_flowactions_chat_connections_team ON flowactions_chat_connections (team_id);
 CREATE INDEX ix_flowactions_chat_connections_troubled ON flowactions_chat_connections (last_error_at)
-    WHERE status <> 'active' OR last_error_at IS NOT NULL;
+    WHERE (status <> 'active' OR last_error_at IS NOT NULL);
 CREATE INDEX ix_flowactions_chat_connections_ask ON flowactions_chat_connections (ask_at)
     WHERE ask_at IS NOT NULL;
 CREATE TABLE flowactions_oauth_states (
