@@ -40,6 +40,7 @@ from flowactions_plugin.insights.results import (
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
+from flowactions_plugin.storage.outages import IS_READ_ONLY
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from flowactions_plugin.watch.statistics import ALERT_MS
@@ -90,6 +91,7 @@ GRANT: Final = (
     "grant it, as in production.md: SELECT, INSERT, UPDATE, DELETE ON ALL TABLES, USAGE ON ALL SEQUENCES"
 )
 START: Final = "start the host, or 'flowactions worker' if the host does not deliver by itself"
+TAKE_WRITES: Final = "have the URL name the primary, or have the server take writes"
 TERMINATE: Final = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends it"
 
 
@@ -193,9 +195,8 @@ def _writing(facts: Facts) -> Iterator[Finding]:
     """Give that nothing can be queued, claimed or completed; rights that are missing; and locks for which others wait."""
     if facts.refusal is not None:
         words = f"the database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed"
-        advice = "have the URL name the primary, or have the server take writes"
         advice = (
-            advice if facts.refusal == "it is read-only" else "free disk space, and see the database's logs"
+            TAKE_WRITES if facts.refusal == IS_READ_ONLY else "free disk space, and see the database's logs"
         )
         advice = GRANT if facts.lacking else TERMINATE if facts.blockers else advice
         yield Finding("failed", "writing", words, advice, state="unwritable")

@@ -42,6 +42,7 @@ from flowactions_plugin.origins import CHAT, kind_of
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.outages import IS_READ_ONLY
 from flowactions_plugin.storage.postgresql import Blocker
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import (
@@ -116,7 +117,7 @@ def read_facts(
     is_reader = may_only_read(lacking)
     # What was refused to a reader says nothing of others.
     refusal = None if database.refused is None or is_reader else database.refused.words
-    refusal = refusal or ("it is read-only" if database.reads_only(connection) else None)
+    refusal = refusal or (IS_READ_ONLY if database.reads_only(connection) else None)
     reads_only = refusal is None and is_reader
     lacking = () if is_reader else lacking
     is_late = (first.oldest_due_ms or 0) >= LATE_MS

@@ -196,7 +196,7 @@ class _NotSent(NamedTuple):
 
 
 class ChatMessageNode:
-    """What a chat-message node does when a walk reaches it (§3.2), and what an editor is told before.
+    """The chat-message node: what it does when a walk reaches it (§3.2), and what an editor shows of it.
 
     Fail-open: the walk goes on unless the config says otherwise.
 

@@ -110,15 +110,17 @@ STATE_OF_ASYNCPG: Final = (
     "ProtocolError",
 )
 
+IS_READ_ONLY: Final = "it is read-only"
+
 REFUSALS: Final = {
-    "25006": ("read_only", "it is read-only"),
+    "25006": ("read_only", IS_READ_ONLY),
     "42501": ("read_only", "this process's role may not write"),
     "53100": ("full", "its disk is full"),
     "58030": ("full", "its files cannot be written"),
-    "SQLITE_CANTOPEN": ("read_only", "it is read-only"),
+    "SQLITE_CANTOPEN": ("read_only", IS_READ_ONLY),
     "SQLITE_FULL": ("full", "its disk is full"),
     "SQLITE_IOERR": ("full", "its file cannot be written"),
-    "SQLITE_READONLY": ("read_only", "it is read-only"),
+    "SQLITE_READONLY": ("read_only", IS_READ_ONLY),
 }
 """Prefix of the code of a database that answers and takes no writes → why, for metrics and after "the database takes no writes: "."""
 

@@ -216,7 +216,7 @@ class Jobs:
         self._done.release()
 
     async def wait(self, number: int) -> None:
-        """Wait until so many more are done, ten minutes at the most."""
+        """Wait until this number of further jobs is done, for ten minutes at the most."""
         async with asyncio.timeout(600):
             for _ in range(number):
                 await self._done.acquire()
@@ -242,7 +242,7 @@ async def measure(
 
 
 async def _latencies(queue: Queue, jobs: Jobs, first: int, rate: float, number: int) -> list[float]:
-    """Add jobs at a steady rate, whatever the earlier ones take; return the seconds from each call to the start of its job."""
+    """Add jobs at a steady rate, and return how many seconds after its call each job started."""
     called: dict[int, float] = {}
     adding = set()
     begin = time.perf_counter()

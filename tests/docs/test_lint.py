@@ -126,7 +126,7 @@ def test_rules_of_the_code_find_what_breaks_them() -> None:
     ],
 )
 def test_what_a_module_keeps_and_changes_is_found(code: str) -> None:
-    """Buffers, caches, counters and objects of other classes, whatever their names; entries, calls that change, names that functions bind."""
+    """Lint finds buffers, caches, counters and other objects by what they are; also entries, changing calls and rebound names."""
     imported = ("contextvars", "functools", "itertools", "threading", "weakref")
     names = {"__name__": "sample", **{each: importlib.import_module(each) for each in imported}}
     exec(code, names)  # noqa: S102  the cases above

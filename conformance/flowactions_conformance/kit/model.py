@@ -152,7 +152,7 @@ def named(reached: Reached) -> str:
 def difference(
     drawn: Drawn, wanted: Expected, seen: Sequence[Sequence[Reached]], run: Run
 ) -> Difference | None:
-    """Return the first difference between what a run was to do and what the probe has seen; ``None``: there is none.
+    """Return the first difference between the expected run and what the probe has seen; ``None``: they are the same.
 
     Args:
         drawn: the flow.

@@ -149,7 +149,7 @@ class TestInEveryFramework:
     async def test_who_fails_to_stop_is_told_and_keeps_nobody(
         self, host: str, who: str, said: str, tmp_path: Path
     ) -> None:
-        """A host's message is passed on, and the plugins are stopped before; of a plugin, the server is told after the host."""
+        """If a host fails to stop, plugins are stopped first, and the server gets the host's message. A plugin's comes after it."""
         events: list[str] = []
         server = wrapped(host, tmp_path, events, **{f"{who}_fails": "stop"})
         await server.startup()

@@ -169,7 +169,7 @@ async def test_what_a_group_may_have_written_is_not_denied_by_what_comes_after(
     await asyncio.sleep(0)
     transactions.go()
     await until(lambda: not transactions.may_begin.is_set())
-    await asyncio.sleep(0.01)
+    await until(lambda: len(transactions.groups._tasks) == len(others))  # each is written again by itself
     if end == "fails":
         transactions.go()
     else:

@@ -11,10 +11,11 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage import postgresql, waiting
+from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.connections import MOST_KEPT
 from flowactions_plugin.storage.database import Database
 from tests.outages import a_database
+from tests.waiting import SAFETY_SECONDS
 
 
 @pytest.fixture
@@ -105,14 +106,22 @@ async def test_what_was_committed_is_not_denied_because_its_connection_comes_bac
     """
     engines = database._engines
     monkeypatch.setattr(engines, "_most_kept", 0)
-    monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.5)
-
     name = "_check_in" if is_begun else "_check_out"
     on_time = getattr(engines, name)
 
+    limits: list[asyncio.Timeout] = []
+    limit = asyncio.timeout
+
+    def limited(seconds: float | None) -> asyncio.Timeout:
+        limits.append(limit(seconds and SAFETY_SECONDS))
+        return limits[-1]
+
+    monkeypatch.setattr(asyncio, "timeout", limited)
+
     async def late(*given: object) -> None:
+        limits[0].reschedule(0)  # the caller's time is up now, however busy the machine is
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             if is_begun:
                 await on_time(*given)

@@ -382,7 +382,7 @@ async def methods_keep_organizations_apart(trial: Trial) -> None:
     ),
 )
 async def logic_actions_are_found_by_all_ids(trial: Trial) -> None:
-    """logic_action answers with the action that all ids of a reference lead to, and with None if there is none."""
+    """logic_action finds an action by all ids of its reference, and returns None if one of them is wrong."""
     world, survey = Asked(trial), Survey(trial)
     row = survey.row("row", survey.action("first"), survey.action("second", OTHER_SECRET, **{"X-Kit": "own"}))
     group = survey.group("group", survey.action("of-group"))

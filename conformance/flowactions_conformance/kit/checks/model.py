@@ -36,9 +36,8 @@ FLAT: Final = 4
 """Flows of steps and nodes only."""
 WALKS: Final = 12
 """Of flows with loops, branches and sub-flows, in each pacing."""
-AT_ONCE: Final = 4
-"""Runs of a flow that are opened at the same time."""
-STAYS, STAY_SECONDS = 3, 0.2
+STAYS: Final = 3
+STAY_SECONDS: Final = 0.2
 """How often a ``next`` that stays where it is, because the node still runs, is asked again."""
 MOST_WALKS, MOST_SECONDS = 40, 20.0
 """For a smaller flow that shows the same difference."""
@@ -85,7 +84,6 @@ class Walks:
         kinds: str = "",
         beside: bool = False,
         meanwhile: Meanwhile | None = None,
-        shrinks: bool = True,
     ) -> None:
         """Walk a flow to its end, and fail the check if anything differs.
 
@@ -96,13 +94,12 @@ class Walks:
             kinds: of both, in words.
             beside: other runs of the flow go on at the same time: a run's nodes are known by its content.
             meanwhile: awaited in the middle of the run.
-            shrinks: whether a smaller flow is looked for that shows a difference.
         """
         found = await self._walked(drawn, user, content, kinds, beside=beside, meanwhile=meanwhile)
         if found is None:
             return
         smallest = drawn
-        if shrinks and not beside and meanwhile is None:
+        if not beside and meanwhile is None:
             smallest, found = await self._smallest(drawn, found, user, content, kinds)
         trial = self._trial
         trial.note("kit", f"the flow: {outline(smallest)}")
@@ -356,7 +353,7 @@ async def beside_each_other(trial: Trial, flows: list[Drawn]) -> None:
         await asyncio.gather(
             *(
                 walks.walk(flow, user, f"run {number} of {user}", beside=True)
-                for number, user in enumerate(users[:AT_ONCE])
+                for number, user in enumerate(users)
             )
         )
 
