@@ -1,16 +1,26 @@
-"""A worker of another queue, alone in its process with its client, so that its memory is what it needs: see `peers`."""
+"""Another queue: a process that adds jobs, or a worker alone in its process, so that its memory is what it needs.
+
+    python -m tests.benchmarks.peer add  NAME DATABASE FIRST NUMBER RATE
+    python -m tests.benchmarks.peer work NAME DATABASE CLIENT ROWS NUMBER RATE [--ca FILE] RECEIVER [RECEIVER …]
+
+What adds prints when it added which job. What works does ``ROWS`` jobs and prints the rate and its memory. With a ``NUMBER``, it adds
+and does so many more, prints the times until they started, does as many that another process adds, and prints when each started.
+`peers` runs both.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import resource
+import ssl
 import statistics
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from tests.benchmarks.sink import BODY
 
@@ -26,14 +36,20 @@ Post: TypeAlias = Callable[[bytes], Awaitable[None]]
 """Posts a body of JSON."""
 
 
+Number = TypeVar("Number", int, str)
+"""Of a job; JSON makes strings of what names values."""
+
+
 class Queue(NamedTuple):
-    """A queue that is installed in its database.
+    """A queue in its database.
 
     Attributes:
+        install: makes its tables.
         add: adds jobs, by their numbers.
         working: runs its worker within a block.
     """
 
+    install: Callable[[], Awaitable[object]]
     add: Callable[[Sequence[int]], Awaitable[object]]
     working: Callable[[], AbstractAsyncContextManager[None]]
 
@@ -47,7 +63,6 @@ async def pgqueuer(url: str, do: Do) -> AsyncIterator[Queue]:
     connection, adding = await asyncpg.connect(url), await asyncpg.connect(url)
     driver = AsyncpgDriver(connection)
     queries = Queries(AsyncpgDriver(adding))
-    await queries.install()
     app = PgQueuer(driver)
 
     @app.entrypoint("post", concurrency_limit=CONCURRENCY)
@@ -65,7 +80,7 @@ async def pgqueuer(url: str, do: Do) -> AsyncIterator[Queue]:
         app.shutdown.set()
         await running
 
-    yield Queue(add, working)
+    yield Queue(queries.install, add, working)
     await connection.close()
     await adding.close()
 
@@ -92,9 +107,11 @@ async def procrastinate(url: str, do: Do) -> AsyncIterator[Queue]:
         running.cancel()
         await asyncio.wait({running})
 
+    async def add(numbers: Sequence[int]) -> None:
+        await task.batch_defer_async(*({"number": each} for each in numbers))
+
     async with app.open_async():
-        await app.schema_manager.apply_schema_async()
-        yield Queue(lambda numbers: task.batch_defer_async(*({"number": each} for each in numbers)), working)
+        yield Queue(app.schema_manager.apply_schema_async, add, working)
 
 
 @asynccontextmanager
@@ -104,7 +121,7 @@ async def saq(url: str, do: Do) -> AsyncIterator[Queue]:
     from saq import Worker  # noqa: PLC0415
 
     queue = Saq.from_url(url, max_size=20)
-    await queue.connect()
+    await queue.connect()  # makes its tables
 
     async def add(numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -121,7 +138,7 @@ async def saq(url: str, do: Do) -> AsyncIterator[Queue]:
         await worker.stop()
         await asyncio.wait({running}, timeout=10)
 
-    yield Queue(add, working)
+    yield Queue(lambda: asyncio.sleep(0), add, working)
     await queue.disconnect()
 
 
@@ -133,7 +150,6 @@ async def oban(url: str, do: Do) -> AsyncIterator[Queue]:
     from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
 
     async with AsyncConnectionPool(url, min_size=2, max_size=20, open=False) as pool:
-        await install(pool)
 
         @worker(queue="webhooks")
         class Post:
@@ -149,7 +165,9 @@ async def oban(url: str, do: Do) -> AsyncIterator[Queue]:
 
         made: Any = Post
         yield Queue(
-            lambda numbers: queue.enqueue_many([made.new({"number": each}) for each in numbers]), working
+            lambda: install(pool),
+            lambda numbers: queue.enqueue_many([made.new({"number": each}) for each in numbers]),
+            working,
         )
 
 
@@ -162,36 +180,38 @@ PEERS: dict[str, Callable[[str, Do], AbstractAsyncContextManager[Queue]]] = {
 
 
 @asynccontextmanager
-async def posting_with_httpx(receiver: str) -> AsyncIterator[Post]:
+async def posting_with_httpx(receivers: Sequence[str], ca: str | None) -> AsyncIterator[Post]:
     """Post with httpx."""
     import httpx  # noqa: PLC0415  its memory is not the other's
 
-    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
-    async with httpx.AsyncClient(limits=limits) as client:
+    kept, turns = CONCURRENCY + len(receivers), itertools.cycle(receivers)
+    limits = httpx.Limits(max_connections=kept, max_keepalive_connections=kept)
+    async with httpx.AsyncClient(limits=limits, verify=ssl.create_default_context(cafile=ca)) as client:
 
         async def post(body: bytes) -> None:
-            (await client.post(receiver, content=body, headers=JSON)).raise_for_status()
+            (await client.post(next(turns), content=body, headers=JSON)).raise_for_status()
 
         yield post
 
 
 @asynccontextmanager
-async def posting_with_aiohttp(receiver: str) -> AsyncIterator[Post]:
+async def posting_with_aiohttp(receivers: Sequence[str], ca: str | None) -> AsyncIterator[Post]:
     """Post with aiohttp."""
     import aiohttp  # noqa: PLC0415
 
-    connector = aiohttp.TCPConnector(limit=CONCURRENCY)
+    turns, tls = itertools.cycle(receivers), ssl.create_default_context(cafile=ca)
+    connector = aiohttp.TCPConnector(limit=CONCURRENCY + len(receivers), ssl=tls)
     async with aiohttp.ClientSession(connector=connector) as client:
 
         async def post(body: bytes) -> None:
-            async with client.post(receiver, data=body, headers=JSON) as response:
+            async with client.post(next(turns), data=body, headers=JSON) as response:
                 await response.read()
                 response.raise_for_status()
 
         yield post
 
 
-CLIENTS: dict[str, Callable[[str], AbstractAsyncContextManager[Post]]] = {
+CLIENTS: dict[str, Callable[[Sequence[str], str | None], AbstractAsyncContextManager[Post]]] = {
     "httpx": posting_with_httpx,
     "aiohttp": posting_with_aiohttp,
 }
@@ -211,7 +231,7 @@ class Jobs:
 
     async def do(self, number: int) -> None:
         """Do a job."""
-        self.begun[number] = time.perf_counter()
+        self.begun[number] = time.time()
         await self._post(BODY % number)
         self._done.release()
 
@@ -222,50 +242,89 @@ class Jobs:
                 await self._done.acquire()
 
 
-async def measure(
-    name: str, client: str, url: str, receiver: str, rows: int, rate: float, seconds: float
-) -> dict[str, float]:
-    """Measure one of the others with a client: the rate of a drain, and the time until a job starts."""
-    async with CLIENTS[client](receiver) as post:
+async def add(name: str, database: str, first: int, number: int, rate: float) -> None:
+    """Add jobs: the first ones as fast as it goes, to a queue that it installs; others at a rate."""
+
+    async def do(_number: int) -> None:
+        raise RuntimeError("this process only adds")
+
+    async with PEERS[name](database, do) as queue:
+        if not first:
+            await queue.install()
+        if rate:
+            print(json.dumps(await _added(queue, first, number, rate)))
+            return
+        for at in range(first, first + number, BATCH):
+            await queue.add(range(at, min(at + BATCH, first + number)))
+
+
+async def work(
+    name: str,
+    database: str,
+    client: str,
+    rows: int,
+    number: int,
+    rate: float,
+    ca: str | None,
+    receivers: list[str],
+) -> None:
+    """Drain what is queued, then do what is added at a steady rate: in this process, and in another one."""
+    async with CLIENTS[client](receivers, ca) as post:
         jobs = Jobs(post)
-        async with PEERS[name](url, jobs.do) as queue:
-            for first in range(0, rows, BATCH):
-                await queue.add(range(first, min(first + BATCH, rows)))
-            started = time.perf_counter()
+        async with PEERS[name](database, jobs.do) as queue:
+            started = time.time()
             async with queue.working():
                 await jobs.wait(rows)
-                per_s = rows / (time.perf_counter() - started)
-                took = await _latencies(queue, jobs, rows, rate, round(rate * seconds))
-    cuts = statistics.quantiles(took, n=100)
-    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"per_s": per_s, "p50_ms": cuts[49] * 1000, "p99_ms": cuts[98] * 1000, "peak_mib": peak_mib}
+                per_s = rows / (time.time() - started)
+                peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+                print(json.dumps({"per_s": per_s, "peak_mib": peak_mib}), flush=True)
+                if number:
+                    added = await _added(queue, rows, number, rate)
+                    await jobs.wait(number)
+                    print(json.dumps(times_ms(added, jobs.begun)), flush=True)
+                    await jobs.wait(number)
+                    print(json.dumps(jobs.begun), flush=True)
 
 
-async def _latencies(queue: Queue, jobs: Jobs, first: int, rate: float, number: int) -> list[float]:
-    """Add jobs at a steady rate, and return how many seconds after its call each job started."""
+def times_ms(added: Mapping[Number, float], begun: Mapping[Number, float]) -> dict[str, float]:
+    """Give the median and the 99th percentile of the times from adding jobs to their starts."""
+    cuts = statistics.quantiles([begun[number] - at for number, at in added.items()], n=100)
+    return {"p50_ms": cuts[49] * 1000, "p99_ms": cuts[98] * 1000}
+
+
+async def _added(queue: Queue, first: int, number: int, rate: float) -> dict[int, float]:
+    """Add jobs at a steady rate, and return when each was added."""
     called: dict[int, float] = {}
     adding = set()
-    begin = time.perf_counter()
+    begin = time.time()
     for each in range(number):
-        await asyncio.sleep(max(0.0, begin + each / rate - time.perf_counter()))
-        called[first + each] = time.perf_counter()
+        await asyncio.sleep(max(0.0, begin + each / rate - time.time()))
+        called[first + each] = time.time()
         adding.add(asyncio.ensure_future(queue.add([first + each])))
     await asyncio.gather(*adding)
-    await jobs.wait(number)
-    return [jobs.begun[each] - at for each, at in called.items()]
+    return called
 
 
 def main() -> None:
-    """Measure one, and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=sorted(PEERS))
-    parser.add_argument("client", choices=sorted(CLIENTS))
-    parser.add_argument("url")
-    parser.add_argument("receiver")
-    parser.add_argument("rows", type=int)
-    parser.add_argument("rate", type=float)
-    parser.add_argument("seconds", type=float)
-    print(json.dumps(asyncio.run(measure(**vars(parser.parse_args())))))
+    """Add, or work."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    does = parser.add_subparsers(required=True)
+    adds, works = does.add_parser("add"), does.add_parser("work")
+    for each in (adds, works):
+        each.add_argument("name", choices=sorted(PEERS))
+        each.add_argument("database")
+    adds.set_defaults(run=add)
+    adds.add_argument("first", type=int)
+    works.set_defaults(run=work)
+    works.add_argument("client", choices=sorted(CLIENTS))
+    works.add_argument("rows", type=int)
+    for each in (adds, works):
+        each.add_argument("number", type=int)
+        each.add_argument("rate", type=float)
+    works.add_argument("--ca")
+    works.add_argument("receivers", nargs="+")
+    given = vars(parser.parse_args())
+    asyncio.run(given.pop("run")(**given))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """The same job by other Python queues that live in a host's PostgreSQL: one POST for each job.
 
-    python -m tests.benchmarks.peers [--rows 4000] [--rate 200] [--seconds 10] [--server BIN|URL] [--json]
+    python -m tests.benchmarks.peers [--rows 4000] [--destinations 10] [--tls] [--clients aiohttp httpx] [--rate 200] [--seconds 10]
+        [--json] [--server BIN|URL]
 
-Each is used as its documentation shows, with a worker of 100 concurrent jobs and one client, of httpx and of aiohttp, which costs
-them much less; same rows, same receiver, same run. Three things are measured:
+Each is used as its documentation shows, with a worker of 100 concurrent jobs, alone in its process, and one client, which keeps its
+connections; same rows, same receivers, same run. Three things are measured:
 
-- the rate: jobs are enqueued before the worker starts, and the time goes from its start until the last is done;
-- the time from adding a job to its start, while jobs are added at a steady rate in the worker's own process. Of this plugin it is
-  the time until the request has arrived, which is later;
-- the highest resident memory of the worker's process.
+- the rate: jobs are enqueued before the worker starts, and the time goes from its start (ours: its first attempt) until the last is done;
+- the time from adding a job to its start, while jobs are added at a steady rate, in the worker's own process, and in another one. Of
+  this plugin it is the time until the request has arrived, which is later. ``--seconds 0`` leaves it out;
+- the highest resident memory of the worker's process in the drain.
 
 The others come with ``pip install -e '.[bench]'``; oban needs Python 3.12. One that is not installed is left out. None of them signs,
 freezes bytes, keeps an attempts log, limits a destination or looks where a request goes.
@@ -22,53 +23,100 @@ import itertools
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from tests.benchmarks.deliver import latency
-from tests.benchmarks.field import ROOT, a_database, a_receiver, add_server, drain, fill, machine, show
-from tests.benchmarks.peer import CLIENTS, PEERS
+from tests.benchmarks.field import (
+    ROOT,
+    Receivers,
+    a_database,
+    a_receiver_process,
+    add_server,
+    drain,
+    fill,
+    machine,
+    show,
+)
+from tests.benchmarks.peer import CLIENTS, PEERS, times_ms
+
+SAFETY_SECONDS = 900
+PEER = (sys.executable, "-m", "tests.benchmarks.peer")
 
 
-def apart(*given: object) -> dict[str, float]:
-    """Run one in a process of its own; empty when it is not installed or does not end."""
-    command = [sys.executable, "-m", "tests.benchmarks.peer", *map(str, given)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        printed, _ = process.communicate(timeout=900)
-    except subprocess.TimeoutExpired:
+def other(
+    name: str, client: str, url: str, receivers: Receivers, options: argparse.Namespace
+) -> dict[str, float]:
+    """Measure another queue; nothing when it is not installed."""
+    rows, number, rate = options.rows, round(options.rate * options.seconds), options.rate
+    if find_spec(name) is None:
         return {}
+    subprocess.run([*PEER, "add", name, url, "0", str(rows), "0"], check=True, cwd=ROOT, timeout=SAFETY_SECONDS)
+    ca = receivers.settings.get("FLOWACTIONS_EGRESS_CA_FILE")
+    given = [
+        name,
+        url,
+        client,
+        str(rows),
+        str(number),
+        str(rate),
+        *(["--ca", ca] if ca else []),
+        *receivers.urls,
+    ]
+    worker = subprocess.Popen([*PEER, "work", *given], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert worker.stdout is not None
+        figures: dict[str, float] = _printed(worker.stdout.readline())
+        if number and figures:
+            figures |= _printed(worker.stdout.readline())
+            adding = [*PEER, "add", name, url, str(rows + number), str(number), str(rate)]
+            added = _printed(subprocess.check_output(adding, cwd=ROOT, text=True, timeout=SAFETY_SECONDS))
+            apart = times_ms(added, _printed(worker.stdout.readline()))
+            figures |= {f"apart_{key}": value for key, value in apart.items()}
+        worker.wait(SAFETY_SECONDS)
     finally:
-        process.kill()
-        process.wait()
-    figures: dict[str, float] = json.loads(printed) if process.returncode == 0 else {}
+        worker.kill()
+        worker.wait()
     return figures
 
 
-def main() -> None:
+def _printed(line: str) -> dict[str, float]:
+    figures: dict[str, float] = json.loads(line) if line.strip() else {}
+    return figures
+
+
+def ours(url: str, receivers: Receivers, options: argparse.Namespace) -> dict[str, float]:
+    """Measure this plugin."""
+    asyncio.run(fill(url, options.rows, receivers.urls))
+    drained = drain(url, options.rows, receivers.settings)
+    figures = {"per_s": drained.per_s, "peak_mib": drained.peak_rss_mib}
+    for apart in (False, True) if options.seconds else ():
+        figures |= latency("postgres", options.rate, options.seconds, apart=apart)
+    return figures
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--destinations", type=int, default=10, help="ports of the receiver (default: 10)")
+    parser.add_argument("--tls", action="store_true", help="the receiver takes https")
+    parser.add_argument("--clients", choices=sorted(CLIENTS), nargs="+", default=sorted(CLIENTS))
     parser.add_argument("--rate", type=float, default=200, help="jobs a second for the time until they start")
     parser.add_argument("--seconds", type=float, default=10, help="how long at that rate")
     parser.add_argument("--json", action="store_true")
     add_server(parser)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     found: dict[str, Any] = {"rows": options.rows, "rate_per_s": options.rate, "machine": machine()}
-    with a_receiver(10) as receivers:
-        with a_database("postgres") as url:
-            asyncio.run(fill(url, options.rows, receivers))
-            drained = drain(url, options.rows, {})
-            found |= {"flowactions": drained.per_s, "flowactions_peak_mib": drained.peak_rss_mib}
-        ours = latency("postgres", options.rate, options.seconds, apart=False)
-        found |= {f"flowactions_{name}": ours[name] for name in ("p50_ms", "p99_ms")}
-        for name, client in itertools.product(PEERS, CLIENTS):
+    with a_receiver_process(options.destinations, tls=options.tls) as receivers:
+        for name, client in (("flowactions", None), *itertools.product(PEERS, options.clients)):
             with a_database("postgres") as url:
-                figures = apart(name, client, url, receivers[0], options.rows, options.rate, options.seconds)
-            if figures:
-                what = f"{name}_with_{client}"
-                found[what] = figures.pop("per_s")
-                found[f"to_{what}"] = found["flowactions"] / found[what]
-                found |= {f"{what}_{key}": value for key, value in figures.items()}
+                figures = (
+                    other(name, client, url, receivers, options) if client else ours(url, receivers, options)
+                )
+            for key, value in figures.items():
+                found[f"{name}_{key}" if client is None else f"{name}_with_{client}_{key}"] = value
     show(found, as_json=options.json)
 
 
