@@ -92,6 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[README] = frozenset(
         item.nodeid.partition("[")[0] for item in items if item.nodeid not in later
     )
+    config.hook.pytest_deselected(items=[item for item in items if later.get(item.nodeid) == "none"])
     items[:] = [item for item in items if later.get(item.nodeid) != "none"]
     for item in items:
         if item.nodeid in later:
