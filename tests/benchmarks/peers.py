@@ -6,9 +6,10 @@
 Each is used as its documentation shows, with a worker of 100 concurrent jobs, alone in its process, and one client, which keeps its
 connections; same rows, same receivers, same run. Three things are measured:
 
-- the rate: jobs are enqueued before the worker starts, and the time goes from its start (ours: its first attempt) until the last is done;
-- the time from adding a job to its start, while jobs are added at a steady rate, in the worker's own process, and in another one. Of
-  this plugin it is the time until the request has arrived, which is later. ``--seconds 0`` leaves it out;
+- the rate: jobs are enqueued before the worker starts, and the time goes from its start (ours: its first attempt) until the last is
+  done;
+- the time from adding a job to its start, while jobs are added at a steady rate to an empty queue, in the worker's own process and in
+  another one. Of this plugin it is the time until the request has arrived, which is later. ``--seconds 0`` leaves it out;
 - the highest resident memory of the worker's process in the drain.
 
 The others come with ``pip install -e '.[bench]'``; oban needs Python 3.12. One that is not installed is left out. None of them signs,
@@ -46,12 +47,9 @@ PEER = (sys.executable, "-m", "tests.benchmarks.peer")
 
 
 def other(
-    name: str, client: str, url: str, receivers: Receivers, options: argparse.Namespace
+    name: str, client: str, url: str, receivers: Receivers, rows: int, number: int, rate: float
 ) -> dict[str, float]:
-    """Measure another queue; nothing when it is not installed."""
-    rows, number, rate = options.rows, round(options.rate * options.seconds), options.rate
-    if find_spec(name) is None:
-        return {}
+    """Measure another queue in a new database: its drain of ``rows``, and ``number`` more jobs at a rate, twice."""
     subprocess.run([*PEER, "add", name, url, "0", str(rows), "0"], check=True, cwd=ROOT, timeout=SAFETY_SECONDS)
     ca = receivers.settings.get("FLOWACTIONS_EGRESS_CA_FILE")
     given = [
@@ -68,8 +66,8 @@ def other(
     try:
         assert worker.stdout is not None
         figures: dict[str, float] = _printed(worker.stdout.readline())
-        if number and figures:
-            figures |= _printed(worker.stdout.readline())
+        if number:
+            figures = _printed(worker.stdout.readline())
             adding = [*PEER, "add", name, url, str(rows + number), str(number), str(rate)]
             added = _printed(subprocess.check_output(adding, cwd=ROOT, text=True, timeout=SAFETY_SECONDS))
             apart = times_ms(added, _printed(worker.stdout.readline()))
@@ -86,14 +84,11 @@ def _printed(line: str) -> dict[str, float]:
     return figures
 
 
-def ours(url: str, receivers: Receivers, options: argparse.Namespace) -> dict[str, float]:
-    """Measure this plugin."""
-    asyncio.run(fill(url, options.rows, receivers.urls))
-    drained = drain(url, options.rows, receivers.settings)
-    figures = {"per_s": drained.per_s, "peak_mib": drained.peak_rss_mib}
-    for apart in (False, True) if options.seconds else ():
-        figures |= latency("postgres", options.rate, options.seconds, apart=apart)
-    return figures
+def drained(url: str, rows: int, receivers: Receivers) -> dict[str, float]:
+    """Measure this plugin's drain."""
+    asyncio.run(fill(url, rows, receivers.urls))
+    found = drain(url, rows, receivers.settings)
+    return {"per_s": found.per_s, "peak_mib": found.peak_rss_mib}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,15 +103,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true")
     add_server(parser)
     options = parser.parse_args(arguments)
+    number, peers = round(options.rate * options.seconds), [each for each in PEERS if find_spec(each)]
+    loads = [(options.rows, 0), (0, number)] if number else [(options.rows, 0)]
     found: dict[str, Any] = {"rows": options.rows, "rate_per_s": options.rate, "machine": machine()}
     with a_receiver_process(options.destinations, tls=options.tls) as receivers:
-        for name, client in (("flowactions", None), *itertools.product(PEERS, options.clients)):
+        with a_database("postgres") as url:
+            figures = drained(url, options.rows, receivers)
+        for apart in (False, True) if number else ():
+            figures |= latency("postgres", options.rate, options.seconds, apart=apart)
+        found |= {f"flowactions_{key}": value for key, value in figures.items()}
+        for name, client, (rows, more) in itertools.product(peers, options.clients, loads):
             with a_database("postgres") as url:
-                figures = (
-                    other(name, client, url, receivers, options) if client else ours(url, receivers, options)
-                )
-            for key, value in figures.items():
-                found[f"{name}_{key}" if client is None else f"{name}_with_{client}_{key}"] = value
+                figures = other(name, client, url, receivers, rows, more, options.rate)
+            found |= {f"{name}_with_{client}_{key}": value for key, value in figures.items()}
     show(found, as_json=options.json)
 
 
