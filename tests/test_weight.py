@@ -64,7 +64,7 @@ ROOMS: Final = {
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 76059, "decisions": 28, "lines of the changelog": 50, "longest decision": 32}
+TEXTS: Final = {"words of docs": 76000, "decisions": 28, "lines of the changelog": 50, "longest decision": 32}
 
 ROOM: Final = re.compile(r"flowactions_plugin/\w+")
 
