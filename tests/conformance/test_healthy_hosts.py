@@ -22,6 +22,7 @@ HOSTS = {
     "slow": "tests.conformance.hosts.slow_host:make_host",
     "single": "tests.conformance.hosts.single_host:make_host",
     "mounted": "tests.conformance.hosts.mounted_host:make_host",
+    "flask": "tests.conformance.hosts.flask_host:make_host",
     "template": "flowactions_conformance.commands.host_template:make_host",
 }
 """The second one runs as a process of its own."""
@@ -68,6 +69,7 @@ CI = [
     ),
     Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "METHODS", "PACING-5")),
     Combination("single", "sqlite", ("AUTH", "METHODS", "EAGER-9")),
+    Combination("flask", "sqlite", ("MODEL", "LOOPS", "SAVING", "METHODS", "DURABILITY-3", "LOGIC-7")),
     Combination("mounted", "postgresql", ("EDIT", "HTTP", "LOAD", "TASK-1")),
 ]
 """Each further host with the checks that concern what is special about it; with the ones above, each check."""

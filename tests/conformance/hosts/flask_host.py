@@ -1,88 +1,436 @@
-"""What `init` writes, on Flask: its views run in threads, walk flows there, and are served behind the plugins' routes."""
+"""A flow engine in Flask: its views run in threads, its driver of the database is sync, and its loops and sub-flows are spread out."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
-from urllib.parse import quote
+import asyncio
+import json
+import secrets
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
 
 import httpx
 import msgspec
 from a2wsgi import WSGIMiddleware
-from flask import Flask, request
+from flask import Flask, abort, request
 
-from flowactions_conformance import Action, Env, Step, Turn
-from flowactions_conformance.commands.host_template import Data, ExampleHost, MyDriver, Run, new_walk
-from flowactions_hookspecs import Deferred, FlowActions, Node
+from flowactions_conformance import Action, Env, HostDriver, Login, TriggerRef, Turn, World
+from flowactions_conformance import Flow as KitFlow
+from flowactions_hookspecs import (
+    Agent,
+    ApiPrincipal,
+    DashboardPrincipal,
+    Deferred,
+    ExperienceTriggerRef,
+    FlowActions,
+    Header,
+    Host,
+    LogicAction,
+    LogicActionRef,
+    Node,
+    NodeDraft,
+    Operator,
+    QuestionRequired,
+    Request,
+    Walk,
+)
+
+Data = dict[str, Any]
 
 
-def core(data: Data, actions: FlowActions) -> Flask:
-    """Make the engine: a view for each thing that an end user does."""
-    app, runs = Flask("core"), dict[str, Run]()
+class Store:
+    """Documents in SQLite, by kind and id. Each call has a connection of its own."""
 
-    @app.post("/runs/<path:flow_id>")
-    def open_flow(flow_id: str) -> dict[str, Any]:
-        flow, said = data.flows[flow_id], request.get_json()
-        walk = new_walk(flow, said["user"], said["content"])
-        run = Run(walk, [item.id for item in flow.items if isinstance(item, Step)])
-        run.done = flow.pacing == "eager"
-        for index, item in enumerate(flow.items):
-            if isinstance(item, Action):
-                behind = (each.id for each in flow.items[index:] if isinstance(each, Step))
-                recorded = msgspec.structs.replace(walk, pacing=Deferred(next(behind, None)))
-                node = Node(id=item.id, type=item.type, config=item.config)
-                reached = actions.call(actions.reach(walk if run.done else recorded, node))
-                if run.done and reached.halt:
-                    break
-        runs[walk.run_id] = run
-        return shown(run)
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.fails = self.next_run_fails = False
+        with self.transaction() as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("CREATE TABLE IF NOT EXISTS things (kind, id, data, PRIMARY KEY (kind, id))")
 
-    @app.post("/steps/<run_id>")
-    def go_on(run_id: str) -> dict[str, Any]:
-        run = runs[run_id]
-        before = run.position
-        if run.done or request.get_json()["at"] != run.shown:
-            return shown(run)
-        step = run.steps[before + 1] if before + 1 < len(run.steps) else None
-        advanced = actions.call(actions.advance(run.walk, step))
-        if advanced.state != "running" and run.position == before:
-            run.position += 1
-            run.done |= step is None or advanced.state == "halted"
-        return shown(run)
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commit at the end of the block."""
+        if self.fails:
+            raise sqlite3.OperationalError("the database is away, as the kit has asked")
+        with closing(sqlite3.connect(self._path, timeout=60)) as connection:
+            yield connection
+            connection.commit()
 
-    def shown(run: Run) -> dict[str, Any]:
-        return {"session": run.walk.run_id, "step_id": run.shown, "done": run.done}
+    def get(self, kind: str, id_: str | None) -> Data | None:
+        """Find one document."""
+        with self.transaction() as connection:
+            found = connection.execute(
+                "SELECT data FROM things WHERE kind = ? AND id = ?", (kind, id_)
+            ).fetchone()
+        return json.loads(found[0]) if found else None
+
+    def all(self, kind: str) -> list[Data]:
+        """Find all documents of a kind."""
+        with self.transaction() as connection:
+            rows = connection.execute("SELECT data FROM things WHERE kind = ?", (kind,)).fetchall()
+        return [json.loads(row[0]) for row in rows]
+
+    def put(self, kind: str, data: Data) -> None:
+        """Write a document over the one that is there."""
+        with self.transaction() as connection:
+            connection.execute("REPLACE INTO things VALUES (?, ?, ?)", (kind, data["id"], json.dumps(data)))
+
+    def start(self, run: Data) -> None:
+        """Write a new run."""
+        with self.transaction() as connection:
+            connection.execute("INSERT INTO things VALUES ('run', ?, ?)", (run["id"], json.dumps(run)))
+            if self.next_run_fails:
+                self.next_run_fails = False
+                raise sqlite3.OperationalError("the commit fails, as the kit has asked")
+
+    def move(self, run: Data, moved: Data) -> Data:
+        """Write a run, unless another request has moved it; return what is there then."""
+        with self.transaction() as connection:
+            new, old = json.dumps(moved), json.dumps(run)
+            unmoved = "UPDATE things SET data = ? WHERE kind = 'run' AND id = ? AND data = ?"
+            connection.execute(unmoved, (new, run["id"], old))
+        return self.get("run", run["id"]) or run
+
+
+class ShopHost(Host):
+    """What the plugin asks of this host. Its queries run in threads, beside the event loop."""
+
+    def __init__(self, settings: Mapping[str, str], store: Store) -> None:
+        self.settings = settings
+        self._store = store
+
+    async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
+        """Return who is signed in to the dashboard."""
+        return person(await self._login("dashboard", request))
+
+    async def operator(self, request: Request) -> Operator | None:
+        """Return who is signed in and is an operator."""
+        who = await self._login("dashboard", request)
+        if who is None or await self._get("operator", who["id"]) is None:
+            return None
+        return Operator(user_id=who["id"], user_name=who["id"], may_change=who["mayChange"])
+
+    async def api_principal(self, request: Request) -> ApiPrincipal | None:
+        """Return which customer's backend calls, and which agents it may address."""
+        who = await self._login("api", request)
+        if who is None:
+            return None
+        return ApiPrincipal(
+            organization_id=who["organization"], agent_ids=frozenset(who["agents"]), all_agents=who["allAgents"]
+        )
+
+    async def agent(self, agent_id: str) -> Agent | None:
+        """Return the agent, whoever's it is."""
+        found = await self._get("agent", agent_id)
+        return found and _agent(found)
+
+    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
+        """Return the agents whose flows hold such a node."""
+        flows = await asyncio.to_thread(self._store.all, "flow")
+        used = {
+            flow["agent"]
+            for flow in flows
+            if flow["organization"] == organization_id
+            and any(item.get("type") == node_type for item in every(flow["items"]))
+        }
+        return [
+            _agent(each) for each in await asyncio.to_thread(self._store.all, "agent") if each["id"] in used
+        ]
+
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        """Return the node as it is now, in the flow or in one of its sub-flows."""
+        return await asyncio.to_thread(self._node, organization_id, flow_id, node_id)
+
+    def _node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        flow = self._store.get("flow", flow_id)
+        if flow is None or flow["organization"] != organization_id:
+            return None
+        for item in every(flow["items"]):
+            if item["kind"] == "action" and item["id"] == node_id:
+                return _node(item)
+            if item["kind"] == "subflow":
+                found = self._node(organization_id, item["flow"], node_id)
+                if found is not None:
+                    return found
+        return None
+
+    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
+        """Return the action of a row or of a node's trigger group."""
+        found = await self._get("experience", ref.experience_id)
+        if found is None or (found["organization"], found["agent"]) != (ref.organization_id, ref.agent_id):
+            return None
+        of_row = isinstance(ref, ExperienceTriggerRef)
+        wanted = (None, ref.trigger_row_id) if of_row else (ref.node_id, ref.node_trigger_group_id)
+        question = None if of_row else ref.question_id
+        for trigger in found["triggers"]:
+            if (trigger["node"], trigger["id"]) != wanted:
+                continue
+            if trigger["question"] is not None and question is None:
+                raise QuestionRequired
+            if trigger["question"] == question and ref.action_index < len(trigger["actions"]):
+                action = trigger["actions"][ref.action_index]
+                headers = [Header(key=key, value=value) for key, value in action["headers"].items()]
+                return LogicAction(url=action["url"], secret=action["secret"], headers=headers)
+        return None
+
+    async def _get(self, kind: str, id_: str) -> Data | None:
+        return await asyncio.to_thread(self._store.get, kind, id_)
+
+    async def _login(self, kind: str, request: Request) -> Data | None:
+        return await self._get(kind, _token(request.headers.get("authorization", "")))
+
+
+def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0915  views are closures in Flask
+    """Make the app, with the engine that walks its flows."""
+    app = Flask(__name__)
+
+    def author(
+        id_: str | None = None, kind: str = "flow", *, changes: bool = True
+    ) -> tuple[DashboardPrincipal, Data]:
+        """Return who is signed in, and what of their organization has this id."""
+        who = person(store.get("dashboard", _token(request.headers.get("authorization", ""))))
+        if who is None:
+            abort(401)
+        found = store.get(kind, id_) if id_ else {"organization": who.organization_id}
+        if found is None or found["organization"] != who.organization_id:
+            abort(404)
+        if changes and not who.may_change:
+            abort(403)
+        return who, found
+
+    @app.get("/palette")
+    def palette() -> list[Data]:
+        author(changes=False)
+        return [each.describe() for each in actions.node_types.values()]
+
+    @app.post("/open")
+    def open_flow() -> Data:
+        told = request.get_json()
+        flow = store.get("flow", told["flow"]) or abort(404)
+        seq = list(places(store, flow["items"]))
+        walk = Walk(
+            organization_id=flow["organization"],
+            agent_id=flow["agent"],
+            flow_id=flow["id"],
+            run_id=secrets.token_urlsafe(24),
+            user_id=told["user"],
+            content=told["content"],
+        )
+        paced = flow["pacing"] == "deferred"
+        steps = [step for _, _, step in seq if step]
+        run = {
+            "id": walk.run_id,
+            "walk": msgspec.to_builtins(walk),
+            "steps": steps,
+            "at": -1,
+            "done": not paced,
+        }
+        if paced:
+            # Recorded first: what waits in a run that is not kept then is never asked for.
+            for number, (item, visit, step) in enumerate(seq):
+                if step is None:
+                    then = next((step for _, _, step in seq[number:] if step), None)
+                    waiting = msgspec.structs.replace(walk, visit=visit, pacing=Deferred(then))
+                    actions.call(actions.reach(waiting, _node(item)))
+        store.start(run)
+        for item, visit, step in seq if not paced else ():
+            if (
+                step is None
+                and actions.call(actions.reach(msgspec.structs.replace(walk, visit=visit), _node(item))).halt
+            ):
+                break
+        return _turn(run)
+
+    @app.post("/next")
+    def next_step() -> Data:
+        told = request.get_json()
+        run: Data = store.get("run", told["run"]) or abort(404)
+        if run["done"] or told["at"] != _shown(run):
+            return _turn(run)
+        at = run["at"] + 1
+        step = run["steps"][at] if at < len(run["steps"]) else None
+        advanced = actions.call(actions.advance(msgspec.convert(run["walk"], Walk), step))
+        if advanced.state == "running":
+            return _turn(run)
+        done = step is None or advanced.state == "halted"
+        return _turn(store.move(run, {**run, "at": at, "done": done}))
+
+    @app.post("/save")
+    def save() -> list[Data]:
+        told = request.get_json()
+        _, flow = author(told["id"])
+        store.put("flow", {**flow, "items": told["items"]})
+        problems = []
+        for item in every(told["items"]):
+            if item["kind"] == "action":
+                draft = NodeDraft(
+                    organization_id=flow["organization"], agent_id=flow["agent"], node=_node(item)
+                )
+                found = actions.call(actions.check(draft))
+                problems += [{"nodeId": item["id"], **msgspec.to_builtins(each)} for each in found]
+        return problems
+
+    @app.post("/preview")
+    def preview() -> Data:
+        told = request.get_json()
+        who, flow = author(told["flow"], changes=False)
+        ids = {"organization_id": flow["organization"], "agent_id": flow["agent"]}
+        walk = Walk(**ids, flow_id=flow["id"], run_id="preview", user_id=who.user_id, content="Hello")
+        draft = NodeDraft(**ids, node=_node(told["node"]))
+        made: Data = msgspec.to_builtins(actions.call(actions.preview(draft, walk)))
+        return made
+
+    @app.post("/fire")
+    def fire() -> Data:
+        told = request.get_json()
+        who, experience = author(told["experience"], "experience")
+        ref = ExperienceTriggerRef(
+            organization_id=who.organization_id,
+            agent_id=experience["agent"],
+            experience_id=experience["id"],
+            trigger_row_id=told["row"],
+            action_index=told["index"],
+        )
+        firing = {"firing_id": secrets.token_urlsafe(), "occurred_at": datetime.now(UTC)}
+        return {"status": actions.call(actions.dispatch(ref, **firing)).status}
 
     return app
 
 
-class FlaskDriver(MyDriver):
-    """Uses it over HTTP."""
+def every(items: Sequence[Data]) -> Iterator[Data]:
+    """Yield items with those of loops and branches."""
+    for item in items:
+        yield item
+        for name in ("items", "taken", "other"):
+            yield from every(item.get(name, ()))
 
-    def __init__(self, data: Data, actions: FlowActions, env: Env) -> None:
-        super().__init__(data, actions)
-        app: Any = core(data, actions)
-        self.app = actions.wrap(WSGIMiddleware(app, workers=20))
-        self._base_url = env.base_url
+
+def places(store: Store, items: Sequence[Data], passage: str = "") -> Iterator[tuple[Data, str, str | None]]:
+    """Yield what a run comes by: the item, its visit, and the step's id in this passage."""
+    for item in items:
+        if item["kind"] == "branch":
+            yield from places(store, item["taken"], passage)
+        elif item["kind"] == "loop":
+            for number in range(1, item["times"] + 1):
+                yield from places(store, item["items"], f"{passage}{item['id']}:{number}/")
+        elif item["kind"] == "subflow":
+            sub = store.get("flow", item["flow"])
+            yield from places(store, sub["items"] if sub else [], f"{passage}{item['id']}/")
+        else:
+            yield item, passage or "1", f"{passage}{item['id']}" if item["kind"] == "step" else None
+
+
+def person(who: Data | None) -> DashboardPrincipal | None:
+    """Make the principal of a login."""
+    if who is None:
+        return None
+    return DashboardPrincipal(
+        organization_id=who["organization"], user_id=who["id"], user_name=who["id"], may_change=who["mayChange"]
+    )
+
+
+def _token(header: str) -> str:
+    scheme, _, token = header.partition(" ")
+    return token if scheme.lower() == "bearer" else ""
+
+
+def _agent(found: Data) -> Agent:
+    return Agent(id=found["id"], name=found["name"], organization_id=found["organization"])
+
+
+def _node(item: Data) -> Node:
+    return Node(id=item["id"], type=item["type"], config=item["config"])
+
+
+def _shown(run: Data) -> str | None:
+    return run["steps"][run["at"]] if 0 <= run["at"] < len(run["steps"]) and not run["done"] else None
+
+
+def _turn(run: Data) -> Data:
+    return {"run": run["id"], "step": _shown(run), "done": run["done"]}
+
+
+class ShopDriver(HostDriver):
+    """Writes the kit's data into the store; all else goes over HTTP."""
+
+    claims = frozenset({"pacing", "loops", "editing", "logic", "tenancy", "durability"})
+    edits: Literal["pinned", "live"] | None = "pinned"
+
+    def __init__(self, store: Store, actions: FlowActions, env: Env) -> None:
+        self.app = actions.wrap(WSGIMiddleware(create_app(store, actions), workers=40))
+        self._store = store
+        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=300)
+        self._authors: dict[str, Login] = {}
+
+    async def seed(self, world: World) -> Mapping[str, str]:
+        """The kit's ids are the host's."""
+        told = msgspec.to_builtins(world)
+        for kind in ("agent", "flow", "experience"):
+            for thing in told[f"{kind}s"]:
+                self._store.put(kind, thing)
+        for who, login in zip(told["logins"], world.logins, strict=True):
+            self._store.put(who["kind"], who)
+            if who["kind"] == "dashboard":
+                self._authors.setdefault(login.organization, login)
+        return {}
+
+    def headers(self, who: Login) -> Mapping[str, str]:
+        """Sign in."""
+        return {"authorization": f"Bearer {who.id}"}
+
+    async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
+        """What the editor asks for."""
+        answer = await self._client.get("/palette", headers=self.headers(who))
+        described: list[Data] = answer.raise_for_status().json()
+        return described
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
-        """Open a flow as an end user."""
-        return await self._ask(f"/runs/{quote(flow, safe='')}", user=user, content=content)
+        """What the end user's browser does first."""
+        return _told(await self._client.post("/open", json={"flow": flow, "user": user, "content": content}))
 
     async def next(self, session: str, step: str | None = None) -> Turn:
-        """Go on from a step."""
-        return await self._ask(f"/steps/{session}", at=step)
+        """What it does when the user presses Next."""
+        return _told(await self._client.post("/next", json={"run": session, "at": step}))
 
-    async def _ask(self, path: str, **said: Any) -> Turn:
-        async with httpx.AsyncClient(base_url=self._base_url, timeout=60) as client:
-            answer = await client.post(path, json=said)
-        answer.raise_for_status()
-        return Turn(**answer.json(), raw=answer.text)
+    async def save(self, who: Login, flow: KitFlow) -> Sequence[Mapping[str, Any]]:
+        """What the editor does."""
+        problems: list[Data] = await self._post("/save", who, id=flow.id, items=msgspec.to_builtins(flow.items))
+        return problems
+
+    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
+        """What the editor shows."""
+        shown: Data = await self._post("/preview", who, flow=flow, node=msgspec.to_builtins(node))
+        return shown
+
+    async def trigger(self, ref: TriggerRef) -> None:
+        """Fire a trigger as its author does."""
+        who = self._authors[ref.organization]
+        await self._post("/fire", who, experience=ref.experience, row=ref.trigger, index=ref.action_index)
+
+    async def fail_commit(self) -> None:
+        """The next run is not kept."""
+        self._store.next_run_fails = True
+
+    async def fail_database(self, fails: bool) -> None:
+        """No query is answered."""
+        self._store.fails = fails
+
+    async def _post(self, path: str, who: Login, **body: Any) -> Any:
+        answer = await self._client.post(path, json=body, headers=self.headers(who))
+        return answer.raise_for_status().json()
+
+
+def _told(answer: httpx.Response) -> Turn:
+    told = answer.raise_for_status().json()
+    return Turn(session=told["run"], step_id=told["step"], done=told["done"], raw=answer.text)
 
 
 @asynccontextmanager
-async def make_host(env: Env) -> AsyncIterator[FlaskDriver]:
+async def make_host(env: Env) -> AsyncIterator[ShopDriver]:
     """Make the host."""
-    data = Data()
-    yield FlaskDriver(data, FlowActions.load(ExampleHost(env.settings, data)), env)
+    store = Store(env.state_dir / "shop.db")
+    yield ShopDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)
