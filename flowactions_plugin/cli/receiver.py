@@ -44,10 +44,6 @@ NOT_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """Headers that a client adds by itself."""
 
 
-_SILENT: Final = logging.getLogger("flowactions.listen")
-_SILENT.disabled = True
-
-
 class Received(msgspec.Struct, kw_only=True, rename="camel"):
     """A request that `listen` received; one line for each.
 
@@ -91,12 +87,13 @@ async def listen(port: str, answer: int, forward_to: str | None) -> int:
     if forward_to is not None and not forward_to.startswith(("http://", "https://")):
         raise click.UsageError("--forward-to must be a URL that begins with http:// or https://.")
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    silent = logging.Logger("flowactions.cli", logging.CRITICAL)  # noqa: LOG001  a child of none
     connection = partial(
         _Connection,
         web.Server(_Receiver(secret, answer, forward_to)),
         loop=loop,
-        access_log=_SILENT,
-        logger=_SILENT,
+        access_log=silent,
+        logger=silent,
         auto_decompress=False,
         max_line_size=LINE_BYTES,
         max_field_size=LINE_BYTES,
