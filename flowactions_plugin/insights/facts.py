@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from flowactions_plugin import clock
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker
 from flowactions_plugin.watch.fleet import Limited
-from flowactions_plugin.watch.statistics import BUCKET_MS
+from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS
 
 if TYPE_CHECKING:
     from flowactions_plugin.storage.postgresql import Blocker, Snapshot
@@ -204,6 +204,11 @@ class Facts(NamedTuple):
         late = self.buckets[-LATELY_MINUTES * 60_000 // BUCKET_MS :]
         failed = sum(each.failed for each in late)
         return failed + sum(each.delivered for each in late), failed
+
+
+def summed(buckets: Sequence[Bucket]) -> Bucket:
+    """Return the sums of some intervals, as one that begins with the first of them."""
+    return Bucket(at=buckets[0].at, **{name: sum(getattr(each, name) for each in buckets) for name in COUNTS})
 
 
 def clock_offset(ahead_ms: int | None) -> str:
