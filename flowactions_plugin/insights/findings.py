@@ -39,7 +39,7 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.origins import CHAT, kind_of
-from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
+from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS, UNKNOWN
 from flowactions_plugin.storage.outages import IS_READ_ONLY
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -77,6 +77,9 @@ FORGOTTEN_MS: Final = DAY_MS
 
 SLOT_MS: Final = 10_000
 """What has been due for longer waits for a slot, as a rule one for its destination."""
+
+NOT_KNOWN: Final = UNKNOWN[0].partition(";")[0]
+"""Why rows wait whose node or action the host does not know, however often it was asked."""
 
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 STATES: Final = ("unwritable", "stalled", "no_worker", "failing")
@@ -459,7 +462,9 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
             "failed" if reason.organizations > 1 else "warning",
             "waiting",
             f"{waits}, without an attempt, since {moment(reason.since)}: {printable(reason.reason, message=True)}",
-            "repair what is named, and they continue by themselves",
+            "repair what is named, and they continue by themselves"
+            if reason.reason != NOT_KNOWN
+            else "have the host's methods 'node' and 'logic_action' find them: after four questions, a minute apart, they are dead",
             where="error:waits",
         )
     yield from _more("waiting", len(facts.blocked) - NAMED, "reason", "reasons", "", exact=False)

@@ -149,7 +149,7 @@ class Insights:
                     summed(facts.buckets[start : start + HOUR_BUCKETS])
                     for start in range(0, len(facts.buckets), HOUR_BUCKETS)
                 ],
-                failing=failing[:shown],
+                failing=standing.with_hour(connection, scope, facts.now, facts.limited, failing[:shown]),
                 failures=failed,
                 verdict=verdict_of(facts, found),
                 findings=found,

@@ -33,12 +33,20 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.insights.facts import LATELY_MINUTES, Behind, Blocked, Facts, Share, Unsent
-from flowactions_plugin.insights.findings import FAILING_COUNTED, LATE_MS, NAMED, UNSENT_READ, mostly_fail
+from flowactions_plugin.insights.findings import (
+    FAILING_COUNTED,
+    LATE_MS,
+    NAMED,
+    NOT_KNOWN,
+    UNSENT_READ,
+    mostly_fail,
+)
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker, counted_to
 from flowactions_plugin.insights.search import is_due, is_paused
 from flowactions_plugin.insights.views import struct_of
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.origins import CHAT, kind_of
+from flowactions_plugin.queue.rules import UNKNOWN
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -235,7 +243,8 @@ def _numbers(connection: Connection, database: Database, scope: Scope, alerts_at
         FAILING,
     )
     waits = outbox.c.waiting_since.is_not(None)
-    reason = case((waits, func.coalesce(outbox.c.last_error, ""))).label("reason")
+    error = outbox.c.last_error
+    reason = case((error.in_(UNKNOWN), NOT_KNOWN), (waits, func.coalesce(error, ""))).label("reason")
     reasons = top(
         _waiting(scope, outbox.c.organization_id, reason, outbox.c.waiting_since),
         ("reason",),
@@ -433,13 +442,30 @@ def failing(
     limited: Limited,
     limit: int = FAILING_COUNTED + 1,
 ) -> list[DestinationState]:
-    """Return destinations whose last attempt has failed, the latest failure first, with what waits where that is long ago."""
+    """Return destinations whose last attempt has failed, the latest failure first, with what waits where that is long ago.
+
+    Without their last hour, which `with_hour` adds to the few that are shown: PostgreSQL would read that of all destinations.
+    """
     # That of alerts is told apart.
     chosen = _failing(scope).where(_KEY[0] != inline(EVERY_ORGANIZATION)).limit(inline(limit))
-    found = _states(connection, scope, now, limited, chosen)
+    found = _states(connection, scope, now, limited, chosen, buckets=0)
     found.sort(key=lambda place: (-(place.last_failure_at or 0), place.organization_id, place.destination))
     is_old = any((place.last_failure_at or 0) < now - LATELY_MINUTES * 60_000 for place in found)
     return with_depth(connection, database, scope, found) if is_old else found
+
+
+def with_hour(
+    connection: Connection, scope: Scope, now: int, limited: Limited, found: Sequence[DestinationState]
+) -> list[DestinationState]:
+    """Return a few destinations with their last hour."""
+    keys = [(place.organization_id, place.destination) for place in found]
+    rows = select(destinations).where(tuple_(*_KEY).in_(keys)).limit(inline(len(keys)))
+    read = _states(connection, scope, now, limited, rows) if keys else ()
+    hours = {(place.organization_id, place.destination): place for place in read}
+    return [
+        replace(hours.get(key, place), waiting=place.waiting, waiting_since=place.waiting_since)
+        for key, place in zip(keys, found, strict=True)
+    ]
 
 
 def _failing(scope: Scope) -> Select[Any]:
@@ -498,14 +524,19 @@ def _after(cursor: str | None) -> tuple[int | None, str, str] | None:
 
 
 def _states(
-    connection: Connection, scope: Scope, now: int, limited: Limited, rows: Select[Any]
+    connection: Connection,
+    scope: Scope,
+    now: int,
+    limited: Limited,
+    rows: Select[Any],
+    buckets: int = HOUR_BUCKETS,
 ) -> list[DestinationState]:
-    """Return destinations, each with its last hour."""
+    """Return destinations, each with its last intervals."""
     chosen = rows.add_columns(_paused(destinations)).subquery("chosen")
     hour = and_(
         chosen.c.organization_id == statistics.c.organization_id,
         chosen.c.destination == statistics.c.destination,
-        statistics.c.bucket.in_(_starts(now, HOUR_BUCKETS)),
+        statistics.c.bucket.in_(_starts(now, buckets)),
     )
     query = select(chosen, *_sums()).join_from(chosen, statistics, hour, isouter=True).group_by(*chosen.c)
     return [_state(row, scope, limited) for row in connection.execute(query)]
