@@ -274,7 +274,6 @@ class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A number of rows.
 
     Attributes:
-        number: how many.
         exact: whether these are all; if not, the number is the least.
     """
 
@@ -388,9 +387,6 @@ class FailingOrigin(msgspec.Struct, rename="camel", frozen=True):
     """A node, and how many of its deliveries have failed.
 
     Attributes:
-        organization_id: the tenant.
-        flow_id: its flow.
-        node_id: the node.
         dead: deliveries that ended without success within the last hour, without those that a person cancelled.
         retrying: deliveries that have failed and are retried.
     """
@@ -410,7 +406,7 @@ class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         dead: deliveries that ended without success since then, without those that a person cancelled.
         retrying: deliveries that have failed and are retried, without those of paused destinations.
         exact: whether all are counted; if not, only the latest thousand of each kind are.
-        nodes: the nodes with the most failed deliveries.
+        nodes: those with the most failed deliveries.
     """
 
     since: int
@@ -447,8 +443,7 @@ class Finding(msgspec.Struct, rename="camel", frozen=True):
         where: the filter, in words, of the deliveries that it is about; empty: it is about no deliveries.
         page: another page that shows more, below the root of the pages.
         act: the action: ``retry`` these deliveries, or ``pause`` the destination; empty: none.
-        destination: the destination to pause.
-        organization_id: for which organization.
+        destination: to pause.
         state: the verdict, if it is one on all deliveries.
     """
 
