@@ -144,7 +144,7 @@ def read_facts(
         chat=counted_to(COUNT_LIMIT, first.chat),
         blocked=[
             Blocked(
-                row.reason if scope.reads_inner else reason_for_tenants(row.reason, ""),
+                readable(row.reason, scope),
                 Counted(number=row.number, exact=waiting <= COUNT_LIMIT),
                 row.organizations,
                 row.since,
@@ -309,7 +309,7 @@ def _head(row: Any, scope: Scope) -> Behind:
     reason = row.last_error or answered(row.last_status_code) or ""
     if not reason and kind_of(row.destination) == CHAT:
         reason = "one channel takes about one message a second"
-    reason = reason if scope.reads_inner else reason_for_tenants(reason, row.url)
+    reason = readable(reason, scope, row.url)
     return Behind(row.id, row.organization_id, row.destination, reason, row.number, row.since)
 
 
@@ -320,18 +320,25 @@ def _unsent(connection: Connection, scope: Scope, now: int) -> list[Unsent]:
     )
     rows = select(*columns).where(UNSENT, outbox.c.finished_at >= now - DAY_MS).limit(inline(UNSENT_READ))
     if scope.organization_id is None:
-        found = connection.execute(rows.order_by(outbox.c.finished_at.desc())).all()
-        return [_unsent_row(row, scope) for row in found]
-    # By an index of the organization's failures, so that it reads no other's.
-    mine = rows.where(FAILED, *of_scope(outbox, scope)).order_by(outbox.c.id.desc())
-    found = sorted(connection.execute(mine).all(), key=lambda row: -row.finished_at)
-    return [_unsent_row(row, scope) for row in found]
+        rows = rows.order_by(outbox.c.finished_at.desc())
+    else:  # by an index of the organization's failures, so that it reads no other's
+        rows = rows.where(FAILED, *of_scope(outbox, scope)).order_by(outbox.c.id.desc())
+    found = sorted(connection.execute(rows).all(), key=lambda row: -row.finished_at)
+    return [
+        Unsent(
+            row.organization_id,
+            row.flow_id,
+            row.node_id,
+            readable(row.last_error or "", scope),
+            row.finished_at,
+        )
+        for row in found
+    ]
 
 
-def _unsent_row(row: Row[Any], scope: Scope) -> Unsent:
-    reason = row.last_error or ""
-    reason = reason if scope.reads_inner else reason_for_tenants(reason, "")
-    return Unsent(row.organization_id, row.flow_id, row.node_id, reason, row.finished_at)
+def readable(reason: str, scope: Scope, url: str = "") -> str:
+    """Return a reason as somebody may read it."""
+    return reason if scope.reads_inner else reason_for_tenants(reason, url)
 
 
 def _up_to(table: Any, *conditions: Any) -> ColumnElement[int]:
@@ -532,37 +539,29 @@ def _states(
     buckets: int = HOUR_BUCKETS,
 ) -> list[DestinationState]:
     """Return destinations, each with its last intervals."""
-    chosen = rows.add_columns(_paused(destinations)).subquery("chosen")
+    paused = case((is_paused(*_KEY), 1), else_=0).label("paused")
+    chosen = rows.add_columns(paused).subquery("chosen")
     hour = and_(
         chosen.c.organization_id == statistics.c.organization_id,
         chosen.c.destination == statistics.c.destination,
         statistics.c.bucket.in_(_starts(now, buckets)),
     )
-    query = select(chosen, *_sums()).join_from(chosen, statistics, hour, isouter=True).group_by(*chosen.c)
+    # Under the names that a `DestinationState` has for them.
+    sums = (
+        cast(func.coalesce(func.sum(statistics.c[name]), 0), BigInteger).label(
+            name.replace("duration", "worker")
+        )
+        for name in COUNTS
+    )
+    query = select(chosen, *sums).join_from(chosen, statistics, hour, isouter=True).group_by(*chosen.c)
     return [_state(row, scope, limited) for row in connection.execute(query)]
 
 
-def _sums() -> list[ColumnElement[int]]:
-    """Return the sums over the rows of statistics, under the names that a `DestinationState` has for them."""
-    names = {"duration_ms": "worker_ms"}
-    return [
-        cast(func.coalesce(func.sum(statistics.c[name]), 0), BigInteger).label(names.get(name, name))
-        for name in COUNTS
-    ]
-
-
-def _paused(table: Any) -> ColumnElement[int]:
-    return case((is_paused(table.c.organization_id, table.c.destination), 1), else_=0).label("paused")
-
-
 def _state(row: Row[Any], scope: Scope, limited: Limited) -> DestinationState:
-    reason = row.last_reason or row.last_error
-    if not scope.reads_inner:
-        reason = reason_for_tenants(reason or "", row.destination) or None
     return struct_of(
         row,
         DestinationState,
-        last_reason=reason,
+        last_reason=readable(row.last_reason or row.last_error or "", scope, row.destination) or None,
         paused=bool(row.paused),
         limited_since=limited.get(row.organization_id, {}).get(row.destination),
         waiting=Counted(number=0, exact=True),
