@@ -8,7 +8,7 @@ from functools import partial
 from litestar import Router
 
 from flowactions_hookspecs import FlowActions
-from flowactions_plugin.api.routes import outbox_router
+from flowactions_plugin.api.routes import Ports, outbox_router
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
 from flowactions_plugin.errors import NotConfigured
@@ -71,7 +71,7 @@ def build(
     )
     verifier = Verifier(settings.auth_secrets) if settings.auth_secrets else None
     return [
-        outbox_router(guard, insights, operations, keys),
+        outbox_router(guard, Ports(insights, operations, keys)),
         nodes_router(guard, actions),
         chat_router(host, guard, chat, connections_url, login_url, database, telemetry),
         logic_router(host, guard, logic),

@@ -430,18 +430,8 @@ async def _begin(
     return BegunAnswer(Begun(action.id, action.counted, preview.delivered))
 
 
-def outbox_router(
-    guard: RouteGuard, insights: Insights, operations: Operations, keys: IdempotencyKeys
-) -> Router:
-    """Build the router of the outbox.
-
-    Args:
-        guard: decides who may call.
-        insights: finds rows.
-        operations: changes them.
-        keys: the idempotency keys of callers.
-    """
-    ports = Ports(insights, operations, keys)
+def outbox_router(guard: RouteGuard, ports: Ports) -> Router:
+    """Build the router of the outbox; ``guard`` decides who may call."""
     return plugin_router(
         "/v1/webhooks/outbox",
         *(list_deliveries, retry_deliveries, resend_deliveries),

@@ -13,7 +13,7 @@ from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of
 from flowactions_plugin.cli.output import block, hint, line, status, table
 from flowactions_plugin.clock import moment
-from flowactions_plugin.insights.facts import clock_offset
+from flowactions_plugin.insights.facts import clock_offset, summed
 from flowactions_plugin.insights.findings import advice_of
 from flowactions_plugin.insights.results import Attempt, Bucket, Delivery, Found, Overview, Page
 from flowactions_plugin.log_text import plural, span
@@ -230,8 +230,7 @@ def _titled(rows: Sequence[Any], shown: dict[str, Callable[[Any], object]]) -> N
 
 
 def _totals(buckets: Sequence[Bucket]) -> str:
-    delivered, failed, dead = (
-        sum(getattr(each, name) for each in buckets) for name in ("delivered", "failed", "dead")
-    )
-    share = f" ({failed / (delivered + failed):.1%} of attempts)" if delivered + failed else ""
-    return f"{delivered:,} delivered, {plural(failed, 'attempt')} failed{share}, {dead:,} ended dead"
+    total = summed(buckets)
+    attempts = total.delivered + total.failed
+    share = f" ({total.failed / attempts:.1%} of attempts)" if attempts else ""
+    return f"{total.delivered:,} delivered, {plural(total.failed, 'attempt')} failed{share}, {total.dead:,} ended dead"

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
 import os
 import secrets
 import signal
-import socket
-import sys
-import threading
-from collections.abc import Callable, Mapping
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
-from typing import Any, Final
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
 
 import click
 import msgspec
+from aiohttp import ClientError, ClientSession, ClientTimeout, web
+from yarl import URL
 
 from flowactions_plugin.cli.frame import DONE
 from flowactions_plugin.cli.output import block, line, status, wants_json, write_json
@@ -36,12 +33,15 @@ TOLERANCE_SECONDS: Final = 300
 BODY_BYTES: Final = 32 << 20
 LINE_BYTES: Final = 64 << 10
 SECONDS: Final = 30.0
-"""How long the other side may be silent, whichever it is."""
+"""How long the other side may take, whichever it is."""
 
 NOT_FORWARDED: Final = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
 )
 """Headers of one connection, which the next one has its own of."""
+
+NOT_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+"""Headers that a client adds by itself."""
 
 
 class Received(msgspec.Struct, kw_only=True, rename="camel"):
@@ -75,44 +75,40 @@ class Received(msgspec.Struct, kw_only=True, rename="camel"):
     body_bytes: int
 
 
-def listen(port: str, answer: int, forward_to: str | None) -> int:
+async def listen(port: str, answer: int, forward_to: str | None) -> int:
     """Receive until Ctrl+C or SIGTERM."""
     address, _, number = port.rpartition(":")
     if not number.isascii() or not number.isdigit() or int(number) > 65535:
         raise click.UsageError("--port must be a port, or an address and a port.")
-    as_json = wants_json()  # which no other thread knows
-
-    def show(received: Received) -> None:
-        if as_json:
-            write_json(received, indent=None)
-            return
-        answered = f"  answered {received.status}" if forward_to is not None else ""
-        again = "  (this event id came before)" if received.repeated else ""
-        line(
-            f"{received.received_at}  {received.verified:8}  {received.method} {received.target}  "
-            f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{answered}{again}"
-        )
-        if received.verified != "verified":
-            for name, value in received.headers:
-                line(f"    {name}: {value}")
-            line()
-            block(received.body)
-
     secret = os.environ.get("WEBHOOK_SECRET")
     if not secret:
         secret = f"whsec_{secrets.token_urlsafe(24)}"
         status(f"signing secret of this run: {secret}")
     if forward_to is not None and not forward_to.startswith(("http://", "https://")):
         raise click.UsageError("--forward-to must be a URL that begins with http:// or https://.")
-    where = address.strip("[]") or "127.0.0.1", int(number)
-    with Receiver(where, secret, answer, forward_to, show) as receiver:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        address, bound = receiver.socket.getsockname()[:2]
-        try:
-            status(f"listening at http://{f'[{address}]' if ':' in address else address}:{bound}/")
-            receiver.serve_forever(poll_interval=0.05)
-        except KeyboardInterrupt:
-            pass
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    silent = logging.Logger("flowactions.cli", logging.CRITICAL)  # noqa: LOG001  a child of none
+    connection = partial(
+        _Connection,
+        web.Server(_Receiver(secret, answer, forward_to)),
+        loop=loop,
+        access_log=silent,
+        logger=silent,
+        auto_decompress=False,
+        max_line_size=LINE_BYTES,
+        max_field_size=LINE_BYTES,
+    )
+    host = address.strip("[]") or "127.0.0.1"
+    try:
+        server = await loop.create_server(connection, host, int(number), backlog=128)
+    except OSError as exc:
+        why = os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror
+        raise CannotRun(f"{host}, port {number} cannot be listened at: {why}; give another --port") from None
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, stop.set)
+    address, bound = server.sockets[0].getsockname()[:2]
+    status(f"listening at http://{f'[{address}]' if ':' in address else address}:{bound}/")
+    await stop.wait()
     return DONE
 
 
@@ -130,141 +126,100 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
     return "verified" if abs(now - int(timestamp)) <= TOLERANCE_SECONDS else "stale"
 
 
-class Receiver(ThreadingTCPServer):
-    """Listens, answers every request, and shows each that was received."""
+class _Receiver:
+    """Answers every request, and shows each that was received."""
 
-    allow_reuse_address = daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(
-        self,
-        address: tuple[str, int],
-        secret: str,
-        answer: int,
-        forward_to: str | None,
-        show: Callable[[Received], None],
-    ) -> None:
-        self.secret, self.answer, self.forward_to = secret, answer, forward_to
-        self._show = show
+    def __init__(self, secret: str, answer: int, forward_to: str | None) -> None:
+        self._secret, self._answer, self._forward_to = secret, answer, forward_to
         self._seen: set[str | None] = set()
-        self._lock = threading.Lock()
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        try:
-            super().__init__(address, _Connection)
-        except OSError as exc:
-            where = f"{address[0]}, port {address[1]} cannot be listened at"
-            raise CannotRun(f"{where}: {exc.strerror}; give another --port") from None
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let a connection end when the other side has gone away."""
-        if not isinstance(sys.exception(), OSError):
-            super().handle_error(request, client_address)
-
-    def record(self, received: Received) -> None:
-        """Show a request that was answered."""
-        with self._lock:
-            received.repeated = received.event_id is not None and received.event_id in self._seen
-            self._seen.add(received.event_id)
-            self._show(received)
-
-
-class _Connection(BaseHTTPRequestHandler):
-    """Reads and answers the requests of one connection."""
-
-    protocol_version = default_request_version = "HTTP/1.1"
-    error_message_format = ""
-    timeout = SECONDS
-    server: Receiver
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("do_"):  # of any method of HTTP
-            return self._receive
-        raise AttributeError(name)
-
-    def _receive(self) -> None:
-        try:
-            body = self._body()
-        except ValueError as exc:
-            code, words = exc.args
-            self.send_error(code, None, words)
-            return
+    async def __call__(self, request: web.BaseRequest) -> web.Response:
+        """Read a request, pass it on if that is wanted, and answer it."""
+        now, body = system_clock(), bytearray()
+        async with asyncio.timeout(SECONDS):
+            while max(len(body), request.content_length or 0) <= BODY_BYTES:
+                if not (part := await request.content.readany()):
+                    break
+                body += part
+            else:
+                return _refusal(413, f"its body is larger than {BODY_BYTES} bytes")
         headers = [
-            (name, value.encode("latin-1").decode("utf-8", "replace")) for name, value in self.headers.items()
+            (name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+            for name, value in request.raw_headers
         ]
         known = {name.lower(): value for name, value in reversed(headers)}
-        # Not `path`, which has one slash at its start where there were two.
-        target, to, now = self.requestline.split()[1], self.server.forward_to, system_clock()
-        passed = [(name, value) for name, value in headers if name.lower() not in NOT_FORWARDED]
-        code = self.server.answer if to is None else forward(to, self.command, passed, body)
-        self.send_response_only(code)
-        if code not in {204, 304}:
-            self.send_header("content-length", "0")
-        self.end_headers()
-        self.server.record(
+        code = self._answer
+        if self._forward_to is not None:
+            code = await forward(self._forward_to, request.method, headers, bytes(body))
+        event_id = known.get(EVENT_ID_HEADER)
+        self._show(
             Received(
                 received_at=to_iso(int(now * 1000)),
-                method=self.command,
-                target=target,
-                verified=verify(self.server.secret, known, body, now),
-                event_id=known.get(EVENT_ID_HEADER),
+                method=request.method,
+                target=request.raw_path,
+                verified=verify(self._secret, known, bytes(body), now),
+                event_id=event_id,
                 event_type=known.get(EVENT_TYPE_HEADER),
-                repeated=False,
+                repeated=event_id in self._seen,
                 status=code,
                 headers=headers,
                 body=body.decode("utf-8", "replace"),
                 body_bytes=len(body),
             )
         )
+        self._seen |= {event_id} - {None}
+        return web.Response(status=code)
 
-    def _body(self) -> bytes:
-        """Read the body. Raises `ValueError` with a status and a reason."""
-        if "transfer-encoding" not in self.headers:
-            return self._part(self.headers.get("content-length", "0"), 10)
-        body = bytearray()
-        while part := self._part(self.rfile.readline(LINE_BYTES).split(b";")[0], 16, len(body)):
-            body += part
-            self.rfile.readline(LINE_BYTES)
-        while self.rfile.readline(LINE_BYTES).strip():  # trailers
-            pass
-        return bytes(body)
-
-    def _part(self, length: str | bytes, base: int, before: int = 0) -> bytes:
-        try:
-            size = int(length, base)
-        except ValueError:
-            size = -1
-        if size < 0:
-            raise ValueError(400, "the length of its body is not a number")
-        if before + size > BODY_BYTES:
-            raise ValueError(413, f"its body is larger than {BODY_BYTES} bytes")
-        part = self.rfile.read(size)
-        if len(part) < size:
-            raise ConnectionError
-        return part
-
-    def send_error(self, code: int, _message: str | None = None, explain: str | None = None) -> None:
-        """Refuse what is no request, with one line on standard error."""
-        words = explain or HTTPStatus(code).description
-        status(f"a request was refused with {int(code)}: {words}")
-        super().send_error(code)
-
-    def log_message(self, *_: object) -> None:
-        """Write no log."""
+    def _show(self, received: Received) -> None:
+        if wants_json():
+            write_json(received, indent=None)
+            return
+        answered = "" if self._forward_to is None else f"  answered {received.status}"
+        again = "  (this event id came before)" if received.repeated else ""
+        line(
+            f"{received.received_at}  {received.verified:8}  {received.method} {received.target}  "
+            f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{answered}{again}"
+        )
+        if received.verified != "verified":
+            for name, value in received.headers:
+                line(f"    {name}: {value}")
+            line()
+            block(received.body)
 
 
-def forward(url: str, method: str, headers: list[tuple[str, str]], body: bytes) -> int:
+class _Connection(web.RequestHandler):
+    """Refuses what is no request, with one line on standard error."""
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Return the answer."""
+        code = 400 if isinstance(exc, web.RequestPayloadError) else status
+        return _refusal(code, (message or str(exc)).partition("\n")[0].rstrip(":"))
+
+
+def _refusal(code: int, words: str) -> web.Response:
+    status(f"a request was refused with {code}: {words}")
+    answer = web.Response(status=code)
+    answer.force_close()
+    return answer
+
+
+async def forward(url: str, method: str, headers: list[tuple[str, str]], body: bytes) -> int:
     """Send a request on as it came; return the status of the answer, 502 where there is none."""
-    to = urlsplit(url)
-    connection = (HTTPSConnection if to.scheme == "https" else HTTPConnection)(to.netloc, timeout=SECONDS)
+    passed = [each for each in headers if each[0].lower() not in NOT_FORWARDED]
     try:
-        target = to._replace(scheme="", netloc="").geturl() or "/"
-        connection.putrequest(method, target, skip_accept_encoding=True)
-        for name, value in [*headers, ("content-length", str(len(body)))]:
-            connection.putheader(name, value.encode())
-        connection.endheaders(body)
-        return connection.getresponse().status
-    except (OSError, ValueError, HTTPException) as exc:
+        async with (
+            ClientSession(timeout=ClientTimeout(SECONDS), skip_auto_headers=NOT_ADDED) as session,
+            session.request(
+                method, URL(url, encoded=True), headers=passed, data=body, allow_redirects=False
+            ) as answer,
+        ):
+            return answer.status
+    except (OSError, ValueError, TimeoutError, ClientError) as exc:
         status(f"a request could not be passed on: {exc}")
         return 502
-    finally:
-        connection.close()

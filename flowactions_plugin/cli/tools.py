@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -14,9 +14,10 @@ from flowactions_plugin.cli.changing import NOT_CHANGED
 from flowactions_plugin.cli.destinations import Destinations
 from flowactions_plugin.cli.output import json_ready
 from flowactions_plugin.errors import CannotRun
+from flowactions_plugin.insights.facts import summed
 from flowactions_plugin.insights.filters import BY_NAME, MOST_CHARACTERS, parse
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.results import Bucket, Found
+from flowactions_plugin.insights.results import Found
 from flowactions_plugin.operations.bulk import MOST_RATE, Selection
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.audit import MOST_REASON
@@ -178,8 +179,8 @@ class Agent:
         return {
             "state": overview.state,
             **msgspec.to_builtins(overview),
-            "hour": _sums(overview.hour),
-            "day": _sums(overview.day),
+            "hour": summed(overview.hour),
+            "day": summed(overview.day),
             "workers": workers,
             "actions": await self._insights.actions(scope, limit=ACTIONS_SHOWN),
         }
@@ -327,10 +328,6 @@ async def called(agent: Agent, name: str, arguments: object, actor: Actor) -> st
         if len(written) <= MOST_WRITTEN:
             return written
     raise CannotRun(f"the result is longer than {MOST_WRITTEN:,} characters: give a smaller limit")
-
-
-def _sums(buckets: Sequence[Bucket]) -> dict[str, int]:
-    return {name: sum(getattr(each, name) for each in buckets) for name in ("delivered", "failed", "dead")}
 
 
 def _cut(value: Any, most: int) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from flowactions_plugin import clock
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker
 from flowactions_plugin.watch.fleet import Limited
-from flowactions_plugin.watch.statistics import BUCKET_MS
+from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS
 
 if TYPE_CHECKING:
     from flowactions_plugin.storage.postgresql import Blocker, Snapshot
@@ -56,7 +56,6 @@ class Behind(NamedTuple):
 
     Attributes:
         id: of the one that has to end first.
-        organization_id: the tenant.
         destination: of all of them.
         reason: why its last attempt failed, or why it waits; empty: it is not known.
         number: how many wait behind it.
@@ -75,9 +74,6 @@ class FailingNode(NamedTuple):
     """A node of which several deliveries have failed, and what became of its last ones.
 
     Attributes:
-        organization_id: the tenant.
-        flow_id: its flow.
-        node_id: the node.
         failed: how many of its last deliveries have failed, to destinations that do not fail.
         ended: how many its last deliveries were.
         reason: why the last one failed.
@@ -95,7 +91,6 @@ class Share(NamedTuple):
     """What one organization has of the attempts of the last minutes.
 
     Attributes:
-        organization_id: which.
         attempts: how many are its own.
         failed: how many of these have failed, to destinations that still fail.
         destinations: how many destinations these are.
@@ -204,6 +199,11 @@ class Facts(NamedTuple):
         late = self.buckets[-LATELY_MINUTES * 60_000 // BUCKET_MS :]
         failed = sum(each.failed for each in late)
         return failed + sum(each.delivered for each in late), failed
+
+
+def summed(buckets: Sequence[Bucket]) -> Bucket:
+    """Return the sums of some intervals, as one that begins with the first of them."""
+    return Bucket(at=buckets[0].at, **{name: sum(getattr(each, name) for each in buckets) for name in COUNTS})
 
 
 def clock_offset(ahead_ms: int | None) -> str:

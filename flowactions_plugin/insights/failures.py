@@ -9,10 +9,9 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import ColumnElement, Row, Select, and_, case, column, func, literal, select, union_all
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.insights.facts import FailingNode
 from flowactions_plugin.insights.results import FailingOrigin, Failures
-from flowactions_plugin.insights.standing import of_scope, top
+from flowactions_plugin.insights.standing import of_scope, readable, top
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.retention import HOUR_MS
@@ -133,9 +132,7 @@ def failing_nodes(
         last_rows = [own_rows[row_id] for row_id in sorted(own_rows, reverse=True)[:JUDGED]]
         bad = [row for row in last_rows if row.status != "delivered"]
         if len(bad) >= LEAST_FAILED and 2 * len(bad) > len(last_rows):
-            reason = bad[0].last_error or answered(bad[0].last_status_code) or ""
-            if not scope.reads_inner:
-                reason = reason_for_tenants(reason, bad[0].url)
+            reason = readable(bad[0].last_error or answered(bad[0].last_status_code) or "", scope, bad[0].url)
             key = (node.organization_id, node.flow_id, node.node_id)
             found.append(FailingNode(*key, len(bad), len(last_rows), reason))
     return found

@@ -39,7 +39,7 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.origins import CHAT, kind_of
-from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
+from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS, UNKNOWN
 from flowactions_plugin.storage.outages import IS_READ_ONLY
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -77,6 +77,9 @@ FORGOTTEN_MS: Final = DAY_MS
 
 SLOT_MS: Final = 10_000
 """What has been due for longer waits for a slot, as a rule one for its destination."""
+
+NOT_KNOWN: Final = UNKNOWN[0].partition(";")[0]
+"""Why rows wait whose node or action the host does not know, however often it was asked."""
 
 LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 STATES: Final = ("unwritable", "stalled", "no_worker", "failing")
@@ -143,20 +146,22 @@ def advice_of(finding: Finding) -> str:
     place, whose, where = quoted(finding.destination), "", f" --where {quoted(finding.where)}"
     if finding.organization_id:
         whose = f" --organization {quoted(finding.organization_id)}"
-    shows = f"outbox list{where}" if finding.where else _PAGES.get(finding.page, "")
+    shows = f"outbox list{where}" if finding.where else _shown_by(finding.page)
     acts = {
         "pause": f"to pause it: flowactions destinations pause {place}{whose}",
         "retry": f"to retry them: flowactions outbox retry{where}",
     }
     said = [
-        ": ".join(filter(None, [finding.advice, shows and f"flowactions {shows}"])),
+        f"{finding.advice or 'see them'}: flowactions {shows}" if shows else finding.advice,
         acts.get(finding.act, ""),
     ]
     return "; ".join(filter(None, said))
 
 
-_PAGES: Final = {"/destinations": "destinations list"}
-"""The commands that show what pages do."""
+def _shown_by(page: str) -> str:
+    """Return the command that shows what a page does; empty: none does."""
+    root, _, row_id = page.removeprefix("/").partition("/")
+    return f"outbox show {quoted(row_id)}" if row_id else "destinations list" if root == "destinations" else ""
 
 
 def fails(place: DestinationState, now: int) -> bool:
@@ -318,7 +323,7 @@ def _most_fail(facts: Facts) -> Iterator[Finding]:
     if facts.sees_all and is_own_fault(worst, attempts - worst.attempts, failed - worst.failed):
         words = f"{said}: {worst.failed} of them are those of organization {printable(worst.organization_id)}"
         where = _where(facts, worst.organization_id, status="retrying")
-        yield Finding("warning", "attempts", words, "see what its receivers answer", where=where)
+        yield Finding("warning", "attempts", words, where=where)
         return
     several = f", of {len(facts.shares)} organizations" if len(facts.shares) > 1 else ""
     advice = "see which destinations fail"
@@ -396,7 +401,6 @@ def _destinations(facts: Facts) -> Iterator[Finding]:
             "destination",
             f"{printable(place.destination)}{_whose(facts, place.organization_id)} has failed {place.failures_in_row} times in "
             f"a row since {moment(place.failing_since)}: {printable(place.last_reason, message=True)}{more}",
-            "see what it answers",
             where=_where(facts, place.organization_id, destination=place.destination),
             act="" if place.paused else "pause",
             destination=place.destination,
@@ -459,7 +463,9 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
             "failed" if reason.organizations > 1 else "warning",
             "waiting",
             f"{waits}, without an attempt, since {moment(reason.since)}: {printable(reason.reason, message=True)}",
-            "repair what is named, and they continue by themselves",
+            "repair what is named, and they continue by themselves"
+            if reason.reason != NOT_KNOWN
+            else "have the host's methods 'node' and 'logic_action' find them: after four questions, a minute apart, they are dead",
             where="error:waits",
         )
     yield from _more("waiting", len(facts.blocked) - NAMED, "reason", "reasons", "", exact=False)
@@ -477,7 +483,7 @@ def _behind(facts: Facts) -> Iterator[Finding]:
             "warning",
             "behind",
             f"{waits} in order for {place}, the first since {moment(head.since)}, behind one that has not ended{why}",
-            f"see why; when it arrives or is cancelled, the next one is sent: flowactions outbox show {quoted(head.id)}",
+            "when it arrives or is cancelled, the next one is sent",
             page=f"/deliveries/{head.id}",
         )
     what = ("delivery keeps others waiting", "deliveries keep others waiting")
@@ -492,7 +498,7 @@ def _quarantined(facts: Facts) -> Iterator[Finding]:
             "quarantine",
             f"{row.takeovers} workers ended while they sent a delivery to {printable(row.destination)}"
             f"{_whose(facts, row.organization_id)}: it is sent alone",
-            f"see whether it ends them: flowactions outbox show {quoted(row.id)}",
+            "see whether it ends them",
             page=f"/deliveries/{row.id}",
         )
     what = ("delivery is in quarantine", "deliveries are in quarantine")
@@ -505,7 +511,7 @@ def _nodes(facts: Facts) -> Iterator[Finding]:
         whose = f"node {printable(node.node_id)} of flow {printable(node.flow_id)}{_whose(facts, node.organization_id)}"
         words = f"{whose}: {node.failed} of its last {node.ended} deliveries have failed: {printable(node.reason, message=True)}"
         where = _where(facts, node.organization_id, flow=node.flow_id, node=node.node_id)
-        yield Finding("warning", "node", words, "see what it answers", where=where)
+        yield Finding("warning", "node", words, where=where)
     what = ("node has deliveries that fail", "nodes have deliveries that fail")
     yield from _more("node", len(facts.nodes) - NAMED, *what, "", exact=False)
 
@@ -534,7 +540,6 @@ def _others(facts: Facts) -> Iterator[Finding]:
             f"alerts do not arrive at {printable(alerts.destination)}: "
             f"{plural(alerts.failures_in_row, 'failure')} in a row since {moment(alerts.failing_since)}: "
             f"{printable(alerts.last_reason, message=True)}",
-            "see what it answers",
             where=str(Filter.of(destination=alerts.destination)),
         )
 
@@ -571,7 +576,6 @@ def _notes(facts: Facts) -> Iterator[Finding]:
             "warning" if is_forgotten else "note",
             "paused",
             words,
-            "see by whom and why",
             page="/destinations",
         )
 

@@ -15,7 +15,7 @@ from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import FilterInvalid, StorageUnavailable
 from flowactions_plugin.insights import inbound as events
 from flowactions_plugin.insights import search, standing
-from flowactions_plugin.insights.facts import ABSENT_MS, Facts
+from flowactions_plugin.insights.facts import ABSENT_MS, Facts, summed
 from flowactions_plugin.insights.failures import failing_nodes, failures
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.findings import fails, findings_of, verdict_of, why_not_sent, worst_of
@@ -23,7 +23,6 @@ from flowactions_plugin.insights.inbound import InboundPage
 from flowactions_plugin.insights.results import (
     Action,
     AuditEntry,
-    Bucket,
     Counted,
     DestinationState,
     Found,
@@ -63,7 +62,6 @@ from flowactions_plugin.storage.schema import (
     outbox,
     pauses,
 )
-from flowactions_plugin.watch.statistics import COUNTS
 
 T = TypeVar("T")
 
@@ -147,8 +145,11 @@ class Insights:
                 Overview,
                 oldest_due_ms=facts.oldest_due_ms or 0,
                 hour=facts.buckets[-HOUR_BUCKETS:],
-                day=_hours(facts.buckets),
-                failing=failing[:shown],
+                day=[
+                    summed(facts.buckets[start : start + HOUR_BUCKETS])
+                    for start in range(0, len(facts.buckets), HOUR_BUCKETS)
+                ],
+                failing=standing.with_hour(connection, scope, facts.now, facts.limited, failing[:shown]),
                 failures=failed,
                 verdict=verdict_of(facts, found),
                 findings=found,
@@ -327,15 +328,6 @@ class Insights:
         if before is not None:
             query = query.where(audit.c.id < before)
         return [entry_of(row, scope) for row in await self._rows(query, limit)]
-
-
-def _hours(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Return the sums of a day's intervals, hour by hour, counted back from now."""
-    hours = [buckets[start : start + HOUR_BUCKETS] for start in range(0, len(buckets), HOUR_BUCKETS)]
-    return [
-        Bucket(at=hour[0].at, **{name: sum(getattr(each, name) for each in hour) for name in COUNTS})
-        for hour in hours
-    ]
 
 
 def _stored(connection: Connection, scope: Scope, row_id: str) -> tuple[Row[Any], Sequence[Any]] | None:

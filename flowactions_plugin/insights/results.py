@@ -67,8 +67,6 @@ class Delivery(msgspec.Struct, rename="camel", kw_only=True):
         resent_from: the delivered row that somebody has sent again as this one; ``None``: nobody has.
         organization_id: the tenant; empty: it is an alert to operators.
         destination: scheme, host and port.
-        flow_id: the flow that enqueued it, if known.
-        node_id: the node that enqueued it, if known.
         error_class: the kind of its last failure; ``None``: no failure.
     """
 
@@ -134,7 +132,6 @@ class Page(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Deliveries, newest first.
 
     Attributes:
-        rows: the deliveries.
         next_cursor: ``before`` of the next page; ``None``: this is the last page.
         looked_back_to: if no index serves the search, it has read only rows that were enqueued since this time,
             and the next page continues there; ``None``: it has read all rows.
@@ -151,7 +148,6 @@ class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         organization_id: the organization whose deliveries are paused; empty: all organizations.
         destination: scheme, host and port.
-        paused_at: when it was paused.
         paused_by: who paused it; ``operator`` if the operator's name is not shown.
         paused_role: role of that person: ``dashboard``, ``operator`` or ``command``; ``automatic``: paused by a
             setting; ``None``: not known. Only operators can end a pause of ``operator``, ``command`` or an
@@ -176,18 +172,12 @@ class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     Attributes:
         id: id of the entry; later entries have greater ids.
-        at: time of the change.
         organization_id: the organization of the changed rows; empty: all organizations.
-        actor_id: id of the person.
-        actor_name: name of the person.
         actor_role: role of the person: ``dashboard``, ``operator`` or ``command``; ``automatic``: changed by a setting.
         action: what was done.
-        delivery_id: the delivery that was changed, if it was one.
         action_id: the bulk action that the change belongs to.
+        number: of changed rows.
         filter: the filter that selected the deliveries, in words.
-        destination: the destination that was changed.
-        reason: the reason that the person gave.
-        number: number of changed rows.
         before: JSON of the earlier state.
     """
 
@@ -212,21 +202,15 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     Attributes:
         id: id of the action; later actions have greater ids.
-        kind: the kind of change.
         organization_id: the organization of the rows; empty: all organizations.
         filter: the filter that selects the rows, in words.
         as_of: when the rows were counted.
         counted: number of rows at that time.
-        actor_id: id of the person who began it.
-        actor_name: name of that person.
-        actor_role: role of that person.
-        reason: the reason that the person gave.
         reset_attempts: whether each row gets all its attempts again; if not, each gets one.
         rate: maximum number of rows per second; ``None``: no limit.
         state: ``waiting``: no row was changed yet; ``running``; ``done``; ``stopped``: a person has stopped it, and changed
             rows stay changed.
         state_reason: the reason why it has stopped.
-        created_at: when it was ordered.
         finished_at: when it ended; ``None``: workers still have to change rows.
         done: number of changed rows.
         sent: of a cancellation that is done: further rows that were being sent.
@@ -256,8 +240,6 @@ class Resent(msgspec.Struct, rename="camel", frozen=True):
     """A delivery that was sent again from another one.
 
     Attributes:
-        id: id of the new delivery.
-        status: its state.
         created_at: when it was made; ``None``: the stored value is not a time.
     """
 
@@ -292,7 +274,6 @@ class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A number of rows.
 
     Attributes:
-        number: how many.
         exact: whether these are all; if not, the number is the least.
     """
 
@@ -312,7 +293,6 @@ class Bucket(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Counts of an interval of five minutes, or of several of them.
 
     Attributes:
-        at: start of the interval.
         delivered: deliveries that arrived.
         failed: attempts that failed.
         dead: deliveries that ended without success.
@@ -332,15 +312,11 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         id: id of the process, new for each start.
         name: name of the process, for people.
-        version: version of the plugin.
-        host_name: name of the machine.
-        pid: id of the process on its machine.
         mode: ``scheduled`` or ``continuous``.
         slots: maximum number of attempts at once.
         delivery_timeout: seconds that an attempt may take.
         in_flight: attempts in flight when it was last seen.
         slow: of these, those to slow receivers.
-        started_at: when it started.
         last_seen_at: when it last wrote its row.
         last_claim_at: when it last claimed a row; ``None``: not yet.
         stopped_at: when it stopped in order; ``None``: it runs, does not answer, or was killed.
@@ -371,7 +347,6 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     """A destination of an organization, over the last hour.
 
     Attributes:
-        destination: scheme, host and port.
         organization_id: the tenant; empty: it is the destination of alerts to operators.
         delivered: deliveries that arrived.
         failed: attempts that failed.
@@ -412,9 +387,6 @@ class FailingOrigin(msgspec.Struct, rename="camel", frozen=True):
     """A node, and how many of its deliveries have failed.
 
     Attributes:
-        organization_id: the tenant.
-        flow_id: its flow.
-        node_id: the node.
         dead: deliveries that ended without success within the last hour, without those that a person cancelled.
         retrying: deliveries that have failed and are retried.
     """
@@ -434,7 +406,7 @@ class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         dead: deliveries that ended without success since then, without those that a person cancelled.
         retrying: deliveries that have failed and are retried, without those of paused destinations.
         exact: whether all are counted; if not, only the latest thousand of each kind are.
-        nodes: the nodes with the most failed deliveries.
+        nodes: those with the most failed deliveries.
     """
 
     since: int
@@ -471,8 +443,7 @@ class Finding(msgspec.Struct, rename="camel", frozen=True):
         where: the filter, in words, of the deliveries that it is about; empty: it is about no deliveries.
         page: another page that shows more, below the root of the pages.
         act: the action: ``retry`` these deliveries, or ``pause`` the destination; empty: none.
-        destination: the destination to pause.
-        organization_id: for which organization.
+        destination: to pause.
         state: the verdict, if it is one on all deliveries.
     """
 

@@ -138,28 +138,22 @@ def within(scope: Scope, wanted: Filter) -> Filter | None:
     return wanted.having("organization", scope.organization_id)
 
 
-class Part(NamedTuple):
-    """A part of a search: a filter whose lists have one value each, and the conditions of states that are not stored."""
+def _parts(database: Database, wanted: Filter) -> list[tuple[Filter, Conditions]]:
+    """Divide a search by the values of its lists; no row belongs to two parts.
 
-    wanted: Filter
-    beside: Conditions = ()
-
-
-def _parts(database: Database, wanted: Filter) -> list[Part]:
-    """Divide a search by the values of its lists; no row belongs to two parts."""
-    parts = []
+    A part is a filter whose lists have one value each, and the conditions of states that are not stored.
+    """
+    parts: list[tuple[Filter, Conditions]] = []
     for stored in sorted(wanted.states):
         those = [each for each in wanted.values("status") if stored in STORED.get(each, (each,))]
         beside = [_beside(database, each) for each in those]
         conditions = () if () in beside else (or_(*(and_(*each) for each in beside)),)
-        parts.append(Part(wanted.having("status", stored), conditions))
-    parts = parts or [Part(wanted)]
+        parts.append((wanted.having("status", stored), conditions))
+    parts = parts or [(wanted, ())]
     for name in ("organization", "destination", "error", "flow", "node"):
         values = wanted.values(name)
         if 1 < len(values) <= MOST_PARTS // len(parts):
-            parts = [
-                each._replace(wanted=each.wanted.having(name, value)) for each in parts for value in values
-            ]
+            parts = [(each.having(name, value), beside) for each, beside in parts for value in values]
     return parts
 
 
@@ -264,16 +258,14 @@ def _reads(
         # Read first: where PostgreSQL expects many of them, it may search all rows of an organization in order.
         mine = select(outbox.c.id).where(outbox.c.event_id.in_(events)).limit(inline(EVENT_ROWS))
         bounds.append(outbox.c.id.in_([row.id for row in connection.execute(mine).all()]))
-    for part in _parts(database, wanted):
-        asked = [*conditions(database, part.wanted), *part.beside]
-        for source in _sources(connection, part.wanted):
+    for part, beside in _parts(database, wanted):
+        asked = [*conditions(database, part), *beside]
+        for source in _sources(connection, part):
             rows = [*source.extra, *bounds]
-            served = Filter.made(each for each in part.wanted.terms if _is_served(each, source))
+            served = Filter.made(each for each in part.terms if _is_served(each, source))
             # Ids are in the order of the enqueue, so every source serves its time.
-            left = [
-                each for each in part.wanted.terms if each not in served.terms and each.name not in _ENQUEUED
-            ]
-            if source.few or (source.whole and not left and not part.beside):
+            left = [each for each in part.terms if each not in served.terms and each.name not in _ENQUEUED]
+            if source.few or (source.whole and not left and not beside):
                 yield [*asked, *rows], None
                 continue
             last = select(outbox.c.id).where(*conditions(database, served), *rows).order_by(outbox.c.id.desc())

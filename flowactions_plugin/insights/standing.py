@@ -33,12 +33,20 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.insights.facts import LATELY_MINUTES, Behind, Blocked, Facts, Share, Unsent
-from flowactions_plugin.insights.findings import FAILING_COUNTED, LATE_MS, NAMED, UNSENT_READ, mostly_fail
+from flowactions_plugin.insights.findings import (
+    FAILING_COUNTED,
+    LATE_MS,
+    NAMED,
+    NOT_KNOWN,
+    UNSENT_READ,
+    mostly_fail,
+)
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker, counted_to
 from flowactions_plugin.insights.search import is_due, is_paused
 from flowactions_plugin.insights.views import struct_of
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.origins import CHAT, kind_of
+from flowactions_plugin.queue.rules import UNKNOWN
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -136,7 +144,7 @@ def read_facts(
         chat=counted_to(COUNT_LIMIT, first.chat),
         blocked=[
             Blocked(
-                row.reason if scope.reads_inner else reason_for_tenants(row.reason, ""),
+                readable(row.reason, scope),
                 Counted(number=row.number, exact=waiting <= COUNT_LIMIT),
                 row.organizations,
                 row.since,
@@ -235,7 +243,8 @@ def _numbers(connection: Connection, database: Database, scope: Scope, alerts_at
         FAILING,
     )
     waits = outbox.c.waiting_since.is_not(None)
-    reason = case((waits, func.coalesce(outbox.c.last_error, ""))).label("reason")
+    error = outbox.c.last_error
+    reason = case((error.in_(UNKNOWN), NOT_KNOWN), (waits, func.coalesce(error, ""))).label("reason")
     reasons = top(
         _waiting(scope, outbox.c.organization_id, reason, outbox.c.waiting_since),
         ("reason",),
@@ -300,7 +309,7 @@ def _head(row: Any, scope: Scope) -> Behind:
     reason = row.last_error or answered(row.last_status_code) or ""
     if not reason and kind_of(row.destination) == CHAT:
         reason = "one channel takes about one message a second"
-    reason = reason if scope.reads_inner else reason_for_tenants(reason, row.url)
+    reason = readable(reason, scope, row.url)
     return Behind(row.id, row.organization_id, row.destination, reason, row.number, row.since)
 
 
@@ -311,18 +320,25 @@ def _unsent(connection: Connection, scope: Scope, now: int) -> list[Unsent]:
     )
     rows = select(*columns).where(UNSENT, outbox.c.finished_at >= now - DAY_MS).limit(inline(UNSENT_READ))
     if scope.organization_id is None:
-        found = connection.execute(rows.order_by(outbox.c.finished_at.desc())).all()
-        return [_unsent_row(row, scope) for row in found]
-    # By an index of the organization's failures, so that it reads no other's.
-    mine = rows.where(FAILED, *of_scope(outbox, scope)).order_by(outbox.c.id.desc())
-    found = sorted(connection.execute(mine).all(), key=lambda row: -row.finished_at)
-    return [_unsent_row(row, scope) for row in found]
+        rows = rows.order_by(outbox.c.finished_at.desc())
+    else:  # by an index of the organization's failures, so that it reads no other's
+        rows = rows.where(FAILED, *of_scope(outbox, scope)).order_by(outbox.c.id.desc())
+    found = sorted(connection.execute(rows).all(), key=lambda row: -row.finished_at)
+    return [
+        Unsent(
+            row.organization_id,
+            row.flow_id,
+            row.node_id,
+            readable(row.last_error or "", scope),
+            row.finished_at,
+        )
+        for row in found
+    ]
 
 
-def _unsent_row(row: Row[Any], scope: Scope) -> Unsent:
-    reason = row.last_error or ""
-    reason = reason if scope.reads_inner else reason_for_tenants(reason, "")
-    return Unsent(row.organization_id, row.flow_id, row.node_id, reason, row.finished_at)
+def readable(reason: str, scope: Scope, url: str = "") -> str:
+    """Return a reason as somebody may read it."""
+    return reason if scope.reads_inner else reason_for_tenants(reason, url)
 
 
 def _up_to(table: Any, *conditions: Any) -> ColumnElement[int]:
@@ -433,13 +449,30 @@ def failing(
     limited: Limited,
     limit: int = FAILING_COUNTED + 1,
 ) -> list[DestinationState]:
-    """Return destinations whose last attempt has failed, the latest failure first, with what waits where that is long ago."""
+    """Return destinations whose last attempt has failed, the latest failure first, with what waits where that is long ago.
+
+    Without their last hour, which `with_hour` adds to the few that are shown: PostgreSQL would read that of all destinations.
+    """
     # That of alerts is told apart.
     chosen = _failing(scope).where(_KEY[0] != inline(EVERY_ORGANIZATION)).limit(inline(limit))
-    found = _states(connection, scope, now, limited, chosen)
+    found = _states(connection, scope, now, limited, chosen, buckets=0)
     found.sort(key=lambda place: (-(place.last_failure_at or 0), place.organization_id, place.destination))
     is_old = any((place.last_failure_at or 0) < now - LATELY_MINUTES * 60_000 for place in found)
     return with_depth(connection, database, scope, found) if is_old else found
+
+
+def with_hour(
+    connection: Connection, scope: Scope, now: int, limited: Limited, found: Sequence[DestinationState]
+) -> list[DestinationState]:
+    """Return a few destinations with their last hour."""
+    keys = [(place.organization_id, place.destination) for place in found]
+    rows = select(destinations).where(tuple_(*_KEY).in_(keys)).limit(inline(len(keys)))
+    read = _states(connection, scope, now, limited, rows) if keys else ()
+    hours = {(place.organization_id, place.destination): place for place in read}
+    return [
+        replace(hours.get(key, place), waiting=place.waiting, waiting_since=place.waiting_since)
+        for key, place in zip(keys, found, strict=True)
+    ]
 
 
 def _failing(scope: Scope) -> Select[Any]:
@@ -498,40 +531,37 @@ def _after(cursor: str | None) -> tuple[int | None, str, str] | None:
 
 
 def _states(
-    connection: Connection, scope: Scope, now: int, limited: Limited, rows: Select[Any]
+    connection: Connection,
+    scope: Scope,
+    now: int,
+    limited: Limited,
+    rows: Select[Any],
+    buckets: int = HOUR_BUCKETS,
 ) -> list[DestinationState]:
-    """Return destinations, each with its last hour."""
-    chosen = rows.add_columns(_paused(destinations)).subquery("chosen")
+    """Return destinations, each with its last intervals."""
+    paused = case((is_paused(*_KEY), 1), else_=0).label("paused")
+    chosen = rows.add_columns(paused).subquery("chosen")
     hour = and_(
         chosen.c.organization_id == statistics.c.organization_id,
         chosen.c.destination == statistics.c.destination,
-        statistics.c.bucket.in_(_starts(now, HOUR_BUCKETS)),
+        statistics.c.bucket.in_(_starts(now, buckets)),
     )
-    query = select(chosen, *_sums()).join_from(chosen, statistics, hour, isouter=True).group_by(*chosen.c)
+    # Under the names that a `DestinationState` has for them.
+    sums = (
+        cast(func.coalesce(func.sum(statistics.c[name]), 0), BigInteger).label(
+            name.replace("duration", "worker")
+        )
+        for name in COUNTS
+    )
+    query = select(chosen, *sums).join_from(chosen, statistics, hour, isouter=True).group_by(*chosen.c)
     return [_state(row, scope, limited) for row in connection.execute(query)]
 
 
-def _sums() -> list[ColumnElement[int]]:
-    """Return the sums over the rows of statistics, under the names that a `DestinationState` has for them."""
-    names = {"duration_ms": "worker_ms"}
-    return [
-        cast(func.coalesce(func.sum(statistics.c[name]), 0), BigInteger).label(names.get(name, name))
-        for name in COUNTS
-    ]
-
-
-def _paused(table: Any) -> ColumnElement[int]:
-    return case((is_paused(table.c.organization_id, table.c.destination), 1), else_=0).label("paused")
-
-
 def _state(row: Row[Any], scope: Scope, limited: Limited) -> DestinationState:
-    reason = row.last_reason or row.last_error
-    if not scope.reads_inner:
-        reason = reason_for_tenants(reason or "", row.destination) or None
     return struct_of(
         row,
         DestinationState,
-        last_reason=reason,
+        last_reason=readable(row.last_reason or row.last_error or "", scope, row.destination) or None,
         paused=bool(row.paused),
         limited_since=limited.get(row.organization_id, {}).get(row.destination),
         waiting=Counted(number=0, exact=True),

@@ -158,7 +158,7 @@ class _Step:
         pace = None if is_new else Pace(row.paced_from, row.paced_done)
         number, pace = allowed(row.rate, pace, row.now, BATCH)
         batch = self._next_rows(selection, number)
-        ids, more = self._sent(batch.ids), batch.more
+        ids, more = self._store.send(self._connection, row, batch.ids), batch.more
         pace = pace._replace(done=pace.done + len(ids))
         progress = {
             "state": "running",
@@ -176,14 +176,6 @@ class _Step:
             due_in = wait_seconds(row.rate, pace, row.now)
             wait = LEAST_PAUSE_SECONDS if is_late else max(LEAST_STEP_SECONDS, due_in)
         return self._save(wait, **progress)
-
-    def _sent(self, ids: list[str]) -> list[str]:
-        """Make these rows due, or send them again; return the ids of the rows that are sent."""
-        row = self._row
-        if row.kind == "resend":
-            return self._store.send_again(self._connection, ids, row.id)
-        self._store.requeue(self._connection, ids, row.id, reset_attempts=bool(row.reset_attempts))
-        return ids
 
     def _next_rows(self, selection: Selection, limit: int) -> Batch:
         if not limit:

@@ -193,6 +193,7 @@ class Operations:
             )
         return count
 
+    @repeated
     async def stop(self, scope: Scope, action_id: str, actor: Actor) -> Action | None:
         """Stop an action; what was done stays.
 
@@ -202,9 +203,21 @@ class Operations:
         Raises:
             ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
         """
+
+        def stop(connection: Connection) -> ActionRow | None:
+            row = self._store.lock_for_person(connection, scope, action_id)
+            if row is None:
+                return None
+            if actor.role == "dashboard" and row.actor_role != "dashboard":
+                raise ActionForbidden("An operator has begun this action: only operators can stop it.")
+            if row.finished_at is None:
+                self._store.stop(connection, row, actor, storable(f"stopped by {actor.public_name}"))
+            return self._store.lock_for_person(connection, scope, action_id)
+
         if not is_id(action_id):
             return None
-        row = await self._stop(scope, action_id, actor)
+        async with self._database.write() as transaction:
+            row = await transaction.run_sync(stop)
         return None if row is None else action_of(row, scope)
 
     @repeated
@@ -326,23 +339,6 @@ class Operations:
         while wait is not None and time.monotonic() + wait < until:
             await asyncio.sleep(wait)
             wait = await engine.run_step(action_id)
-
-    @repeated
-    async def _stop(self, scope: Scope, action_id: str, actor: Actor) -> ActionRow | None:
-        """Stop an action, as far as it is not finished; return it as it is then."""
-
-        def stop(connection: Connection) -> ActionRow | None:
-            row = self._store.lock_for_person(connection, scope, action_id)
-            if row is None:
-                return None
-            if actor.role == "dashboard" and row.actor_role != "dashboard":
-                raise ActionForbidden("An operator has begun this action: only operators can stop it.")
-            if row.finished_at is None:
-                self._store.stop(connection, row, actor, storable(f"stopped by {actor.public_name}"))
-            return self._store.lock_for_person(connection, scope, action_id)
-
-        async with self._database.write() as connection:
-            return await connection.run_sync(stop)
 
 
 def _check_role(held: Row[Any], actor: Actor) -> None:

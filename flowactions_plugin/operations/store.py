@@ -199,18 +199,14 @@ class ActionStore:
             return Batch(ids, horizon or (ids[-1] if ids else after), more=horizon is not None)
         return Batch(ids, ids[-1] if ids else after, more=bool(ids))
 
-    def requeue(
-        self, connection: Connection, ids: Sequence[str], action_id: str, *, reset_attempts: bool
-    ) -> int:
-        """Make dead rows due now; return how many."""
-        changed = requeueing(
-            self._database, self._id_in_params(), reset_attempts=reset_attempts, action_id=action_id
-        )
-        return connection.execute(changed, self._given(ids)).rowcount
-
-    def send_again(self, connection: Connection, ids: Sequence[str], action_id: str) -> list[str]:
-        """Write new rows for delivered ones, due now; return the ids of the new rows."""
-        return list(send_again(self._database, connection, ids, action_id))
+    def send(self, connection: Connection, row: ActionRow, ids: Sequence[str]) -> Sequence[str]:
+        """Make dead rows due now, or write new ones for delivered rows, as an action says; return the ids of what is due."""
+        if row.kind == "resend":
+            return [*send_again(self._database, connection, ids, row.id)]
+        reset = bool(row.reset_attempts)
+        due = requeueing(self._database, self._id_in_params(), reset_attempts=reset, action_id=row.id)
+        connection.execute(due, self._given(ids))
+        return ids
 
     def delete(self, connection: Connection, ids: Sequence[str]) -> int:
         """Delete dead rows with their attempts; return how many."""

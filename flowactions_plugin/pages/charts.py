@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from flowactions_plugin.insights.facts import summed
 from flowactions_plugin.insights.results import Attempt, Bucket
 
 HEIGHT: Final = 80
@@ -28,13 +29,11 @@ class Bar(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart, with the sums of what it shows.
+    """A chart.
 
     Attributes:
         bars: the intervals, the oldest first.
-        delivered: deliveries that arrived, in all of them.
-        failed: attempts that failed, in all of them.
-        dead: deliveries that ended without success, in all of them.
+        total: their sums.
         top: the number at the upper end of the value axis; the lower end is 0.
         half: the number in the middle of it; ``None``: it is not a whole one.
         unit: what the axis counts.
@@ -43,9 +42,7 @@ class Chart(NamedTuple):
     """
 
     bars: Sequence[Bar]
-    delivered: int
-    failed: int
-    dead: int
+    total: Bucket
     top: int
     half: int | None
     unit: str
@@ -60,18 +57,13 @@ def chart(buckets: Sequence[Bucket], interval: str) -> Chart:
         buckets: the intervals, the oldest first.
         interval: how long each of them is, in words.
     """
-    top = axis_end(max((each.delivered + each.failed for each in buckets), default=0))
+    top = axis_end(max(each.delivered + each.failed for each in buckets))
     bars = []
     for each in buckets:
         bad = _height(each.failed, top)
         bars.append(Bar(each, round(min(_height(each.delivered, top), HEIGHT - bad), 2), round(bad, 2)))
-    delivered, failed, dead = (
-        sum(getattr(each, name) for each in buckets) for name in ("delivered", "failed", "dead")
-    )
-    half = top // 2 if top % 2 == 0 else None
-    return Chart(
-        bars, delivered, failed, dead, top, half, f"attempts per {interval}", max(1, -(-len(buckets) // TICKS))
-    )
+    half, step = top // 2 if top % 2 == 0 else None, -(-len(buckets) // TICKS)
+    return Chart(bars, summed(buckets), top, half, f"attempts per {interval}", step)
 
 
 def axis_end(highest: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from litestar import Request, Response
@@ -16,14 +16,12 @@ from flowactions_plugin.clock import Clock
 from flowactions_plugin.http.auth import read_body
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.insights.filters import BY_NAME, Filter, parse
+from flowactions_plugin.insights.port import Insights, Unreadable
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.guard import Find, Viewer, viewer_of
 from flowactions_plugin.pages.rendering import HEADERS, Renderer, base_of, query_text
 from flowactions_plugin.pages.sessions import Sessions
-
-if TYPE_CHECKING:
-    from flowactions_plugin.insights.port import Insights, Unreadable
-    from flowactions_plugin.operations.port import Operations
 
 Row = TypeVar("Row")
 
@@ -34,10 +32,10 @@ MAX_FIELDS: Final = 2000
 """A form selects up to a thousand rows of a page."""
 
 
-class PageContext:
+class PageContext(NamedTuple):
     """What the pages of a host use.
 
-    Args:
+    Attributes:
         insights: what the pages show.
         operations: what people do.
         renderer: makes the pages.
@@ -48,21 +46,14 @@ class PageContext:
         secure: whether browsers reach the pages by https, so that cookies are never sent without.
     """
 
-    def __init__(
-        self,
-        insights: Insights,
-        operations: Operations,
-        renderer: Renderer,
-        clock: Clock,
-        unreadable: Unreadable,
-        sessions: Sessions,
-        find_viewer: Find,
-        *,
-        secure: bool,
-    ) -> None:
-        self.insights, self.operations, self.renderer = insights, operations, renderer
-        self.clock, self.unreadable = clock, unreadable
-        self.sessions, self.find_viewer, self.secure = sessions, find_viewer, secure
+    insights: Insights
+    operations: Operations
+    renderer: Renderer
+    clock: Clock
+    unreadable: Unreadable
+    sessions: Sessions
+    find_viewer: Find
+    secure: bool
 
 
 class Visit:

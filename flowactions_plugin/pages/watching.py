@@ -8,6 +8,7 @@ from typing import Any, Final
 from litestar import Response, get, post
 from litestar.di import NamedDependency
 
+from flowactions_plugin.insights.facts import summed
 from flowactions_plugin.insights.failures import FAILED_READ
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import NOBODY, Actor, Scope
@@ -30,7 +31,7 @@ async def show_overview(visit: NamedDependency[Visit]) -> Response[bytes]:
         overview=overview,
         failed_read=FAILED_READ,
         workers=overview.workers[:ROWS],
-        hour=chart(overview.hour, SPANS["hour"][1]),
+        hour=summed(overview.hour),
         drawn=chart(getattr(overview, shown), SPANS[shown][1]),
         span=shown,
         spans=SPANS,

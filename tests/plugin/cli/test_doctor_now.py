@@ -103,7 +103,7 @@ async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
     )
     where = "'organization:acme destination:http://now00:1'"
     assert checks[0].advice == (
-        f"see what it answers: flowactions outbox list --where {where}; to pause it: flowactions destinations pause"
+        f"see them: flowactions outbox list --where {where}; to pause it: flowactions destinations pause"
         " http://now00:1 --organization acme"
     )
     await queue.run(

@@ -148,14 +148,17 @@ async def test_a_secret_is_made_and_told_where_there_is_none() -> None:
 async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
     """Method, target, headers and body of a stranger."""
     hostile = b"\x1b]52;c;ZXZpbA==\x07"
+    head = b"P" + hostile + b" / HTTP/1.1\r\nhost: x\r\n\r\n"
     request = (
-        b"P" + hostile + b" /\x1b[31m\xe2\x80\xae HTTP/1.1\r\nx-service-webhook-id: \x9b1m\r\n"
-        b"x-y: " + hostile + b"\r\nContent-Length: 12\r\n\r\na\x1b[2J\nb\r\0" + b"\xff\xfe\xe2"
+        b"POST /%1B HTTP/1.1\r\nhost: x\r\nx-service-webhook-id: \xe2\x80\xae\x9b1m\r\n"
+        b"Content-Length: 23\r\n\r\n" + hostile + b"\nb\r\0" + b"\xff\xfe\xe2"
     )
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
-        assert (await receiver.answer(request)).startswith(b"HTTP/1.1 200")
+        assert (await receiver.answer(head)).split()[1] == b"400"
+        assert (await receiver.answer(request)).split()[1] == b"200"
         _, out = await receiver.end(lines=7)
-    assert all(character.isprintable() or character == "\n" for character in out), repr(out)
+    for told in (out, "".join(receiver.told)):
+        assert all(character.isprintable() or character == "\n" for character in told), repr(told)
     assert r"\x1b]52;c;ZXZpbA==\x07" in out
 
 
@@ -163,11 +166,14 @@ async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
     ("request_bytes", "answer"),
     [
         (b"nonsense\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\ncontent-length: -1\r\n\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\ncontent-length: 99999999999999\r\n\r\n", b"413"),
-        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
-        (b"POST / HTTP/1.1\r\nx: " + b"x" * (200 << 10) + b"\r\n\r\n", b"431"),
-        (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nt: 1\r\n\r\n", b"200"),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999\r\n\r\n", b"413"),
+        (b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nhost: x\r\nx: " + b"x" * (200 << 10) + b"\r\n\r\n", b"400"),
+        (
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nt: 1\r\n\r\n",
+            b"200",
+        ),
     ],
     ids=["no HTTP", "negative", "too large", "chunks", "head", "trailers"],
 )
@@ -176,21 +182,25 @@ async def test_a_request_that_is_none_is_answered_and_the_next_one_is_received(
 ) -> None:
     """It goes on for others."""
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
-        for sent, expected in ((request_bytes, answer), (b"POST / HTTP/1.1\r\n\r\n", b"200")):
+        for sent, expected in ((request_bytes, answer), (b"POST / HTTP/1.1\r\nhost: x\r\n\r\n", b"200")):
             assert (await receiver.answer(sent)).split()[1] == expected
 
 
 @pytest.mark.parametrize(
-    "sent", [b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n", b"\0" * 64 + b"\r\n\r\n"]
+    ("sent", "why"),
+    [
+        (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03\r\n\r\n", "Received HTTPS traffic on an HTTP port"),
+        (b"\0" * 64 + b"\r\n\r\n", "Invalid method encountered"),
+    ],
 )
-async def test_garbage_is_refused_and_not_among_the_results(sent: bytes) -> None:
+async def test_garbage_is_refused_and_not_among_the_results(sent: bytes, why: str) -> None:
     """Bytes that are not HTTP, for example the start of TLS, get 400 and one line on standard error."""
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
         answer = await receiver.answer(sent)
         code, out = await receiver.end()
-    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.split()[1] == b"400"
     assert (code, out) == (0, "")
-    assert receiver.told[-1] == "a request was refused with 400: Bad request syntax or unsupported method\n"
+    assert receiver.told[-1] == f"a request was refused with 400: {why}\n"
 
 
 async def test_a_chunked_body_is_verified_as_a_whole() -> None:
@@ -209,8 +219,8 @@ async def test_a_chunked_body_is_verified_as_a_whole() -> None:
 
 
 async def test_requests_of_one_connection_are_each_received_as_they_came() -> None:
-    """Any method, order and case of headers are kept; an answer 204 has no body and no length of one."""
-    first = b"NOTIFY-ALL /1 HTTP/1.1\r\nhOST: x\r\nB: 2\r\na: 1\r\nb: 3\r\nContent-Length: 2\r\n\r\nhi"
+    """Order and case of headers are kept; an answer 204 has no body and no length of one."""
+    first = b"PATCH /1 HTTP/1.1\r\nhOST: x\r\nB: 2\r\na: 1\r\nb: 3\r\nContent-Length: 2\r\n\r\nhi"
     second = b"GET //2?q=%41 HTTP/1.1\r\nHost: x\r\n\r\n"
     async with listen("--json", "--status", "204", WEBHOOK_SECRET=SECRET) as receiver:
         reader, writer = await receiver.opened()
@@ -223,7 +233,7 @@ async def test_requests_of_one_connection_are_each_received_as_they_came() -> No
         _, out = await receiver.end(lines=2)
         writer.close()
     one, two = map(json.loads, out.splitlines())
-    assert (one["method"], one["target"], one["body"]) == ("NOTIFY-ALL", "/1", "hi")
+    assert (one["method"], one["target"], one["body"]) == ("PATCH", "/1", "hi")
     assert one["headers"] == [["hOST", "x"], ["B", "2"], ["a", "1"], ["b", "3"], ["Content-Length", "2"]]
     assert (two["method"], two["target"], two["body"]) == ("GET", "//2?q=%41", "")
 
@@ -231,7 +241,7 @@ async def test_requests_of_one_connection_are_each_received_as_they_came() -> No
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
 async def test_a_signal_ends_it_without_a_word(number: int) -> None:
     """Whatever its connections are doing: one is idle, one is in a request, one was answered."""
-    request = b"GET / HTTP/1.1\r\n\r\n"
+    request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
         told = len(receiver.told)
         opened = [await receiver.opened(sent) for sent in (b"", request[:-2], request)]

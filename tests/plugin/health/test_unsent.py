@@ -13,7 +13,7 @@ from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Attempted, Ended
-from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.queue.rules import UNKNOWN, Transition
 from flowactions_plugin.watch.monitor import Monitor
 from tests.queueing import Queue, claimed
 
@@ -69,6 +69,21 @@ async def test_they_are_found_and_not_blamed_on_their_receiver(queue: Queue) -> 
     (own,) = (each for each in (await insights.overview(Scope("o1"))).findings if each.about == "unsent")
     assert own.words.startswith("2 deliveries of 2 nodes ended")
     assert "organization" not in own.words + own.where
+
+
+async def test_before_that_they_wait_and_one_line_says_so(queue: Queue) -> None:
+    """However often the host was asked for each of them, and what has to be done before they are dead."""
+    for number, reason in enumerate(UNKNOWN[:3]):
+        row_id = await queue.put(id=new_id(time.time() + number), organization_id=f"o{number}")
+        await queue.run(
+            f"UPDATE flowactions_outbox SET waiting_since = 1, last_error = '{reason}', error_class = 'waits' "  # noqa: S608
+            f"WHERE id = '{row_id}'"
+        )
+    overview = await Insights(queue.database).overview(Scope())
+    (found,) = (each for each in overview.findings if each.about == "waiting")
+    assert (found.level, found.words[:15]) == ("failed", "3 deliveries wa")
+    assert found.words.endswith("the host does not know this node or action")
+    assert "they are dead" in found.advice
 
 
 @pytest.mark.parametrize(("nodes", "organizations"), [(4, 3), (1, 1)])

@@ -278,7 +278,7 @@ def test_a_node_is_named_with_the_command_that_shows_its_deliveries() -> None:
     )
     assert (
         advice_of(found)
-        == "see what it answers: flowactions outbox list --where 'organization:acme flow:\"flow 1\" node:n'"
+        == "see them: flowactions outbox list --where 'organization:acme flow:\"flow 1\" node:n'"
     )
     (mine_,) = findings_of(facts(None, 0, nodes=[node], sees_all=False))
     assert (mine_.where, "acme" in mine_.words) == ('flow:"flow 1" node:n', False)
