@@ -86,18 +86,6 @@ async def test_a_plugins_webhook_is_signed_by_its_own_resolver(database_url: str
     assert host.finished[0].origin == plugin_origin()
 
 
-async def test_an_unsigned_webhook_has_no_signature(database_url: str, receiver: Recorder) -> None:
-    """No secret, no signature header (§5.3.7), of hosts and plugins alike."""
-    crm = CrmPlugin()
-    crm.answer = None
-    async with owning(database_url, crm, **WORKS) as (actions, host):
-        await actions.enqueue(own_webhook(url=receiver.url))
-        await answered(crm, crm.actions).enqueue(own_webhook(url=receiver.url, origin=plugin_origin()))
-        await until(lambda: len(host.finished) == 2)
-    for request in receiver.requests:
-        assert "x-service-webhook-signature" not in dict(request.headers)
-
-
 def returns(value: Any) -> Callable[[CrmPlugin], None]:
     def make(crm: CrmPlugin) -> None:
         crm.answer = value
