@@ -170,7 +170,7 @@ def _expected(before: str) -> str:
     brackets: list[str] = []
     last, is_name = "", False
     for token in _JSON_TOKEN.findall(before):
-        is_name = brackets[-1:] == ["{"] and last in {"{", ","}
+        is_name = brackets[-1:] == ["{"] and last in {"{", ","} and token not in {"}", "]"}
         if token in {"{", "["}:
             brackets.append(token)
         elif token in {"}", "]"}:

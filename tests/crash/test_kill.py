@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,6 @@ from tests.crash.workers import CLAIM_LIMIT, Field, field_on
 from tests.own_server import own_postgresql, pg_ctl
 from tests.recorder import OK
 from tests.waiting import until
-
-
-@pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as made:
-        yield made
-
 
 POINTS = ["claimed", "sent", "answered", "writing", "written"]
 

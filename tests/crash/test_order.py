@@ -7,9 +7,7 @@ import json
 import random
 import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 
@@ -19,17 +17,11 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import BEHIND_MS
-from tests.crash.workers import Field, field_on
+from tests.crash.workers import Field
 from tests.queueing import SOMEBODY
 from tests.recorder import OK, status
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
-
-
-@pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize(

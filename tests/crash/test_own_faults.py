@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from tests.crash.workers import Field, field_on
+from tests.crash.workers import Field
 from tests.recorder import OK
 from tests.waiting import until
 
@@ -21,12 +20,6 @@ HOST = "tests.crash.timed_hosts:make"
 LARGE = 10_000_000
 GROWTH_MIB = 330
 """What is left of 400 MB beside an idle worker; all the bodies together are 500 MB."""
-
-
-@pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])

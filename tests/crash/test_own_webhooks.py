@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
 from tests.crash.actors import Actor, actors
-from tests.crash.workers import Field, field_on
+from tests.crash.workers import Field
 from tests.owning import OwningHost, engine_of, keys_and_rows, orders, owning
 from tests.support import development
 from tests.waiting import until
@@ -84,12 +83,6 @@ async def test_racing_processes_queue_once(database_url: str, host: OwningHost) 
     assert await orders(host) == set()
     keys, rows = await keys_and_rows(host)
     assert len(keys) == len(rows) == 6
-
-
-@pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as opened:
-        yield opened
 
 
 async def test_what_a_process_without_tasks_enqueues_a_worker_sends(

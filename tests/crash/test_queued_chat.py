@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,7 +16,7 @@ from flowactions_hookspecs import Node
 from flowactions_plugin.operations.changes import change_one
 from flowactions_plugin.operators.scope import Scope
 from tests.chatting import ChatHost, chat_host
-from tests.crash.workers import Field, field_on
+from tests.crash.workers import Field
 from tests.queueing import SOMEBODY
 from tests.support import a_walk, services_of
 from tests.waiting import until
@@ -30,12 +28,6 @@ QUEUED: Final = {
     "FLOWACTIONS_ENCRYPTION_KEYS": "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=",
 }
 BUSY: Final = "C00ORDERS"
-
-
-@pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as made:
-        yield made
 
 
 def workspace_of(channels: int) -> Workspace:

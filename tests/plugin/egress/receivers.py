@@ -73,7 +73,7 @@ async def silent_close(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-BOMB = gzip.compress(b"\0" * 50_000_000)
+BOMB = gzip.compress(b"\0" * 1_000_000) * 50
 
 
 ENDLESS = 10**9

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowactions_hookspecs import ConfigProblem, Node, NodeDraft
@@ -364,6 +364,8 @@ NEXT = {"A name": '"x"', "A colon": ":", "A comma": ",", "A value": "0", "or } i
     st.integers(0, 100),
     st.sampled_from(["", "x", "}", "]", ",", ":", '"', "{", "1 ", "'", "NaN"]),
 )
+@example([{}, 0], 3, "")
+@example({"a": {}, "b": {}}, 8, "")
 def test_what_is_expected_takes_a_reader_further(value: Any, at: int, mistake: str) -> None:
     """With what the message names, put where it says, a reader of JSON gets beyond that place."""
     written = json.dumps(value)

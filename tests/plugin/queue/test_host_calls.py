@@ -54,6 +54,7 @@ WRONG = [
     ([SECRET], "returned list, which"),
     (SECRET + "\ud800", "returned text that is not valid Unicode"),
     (RuntimeError(SECRET), "raised RuntimeError"),
+    (TimeoutError(), "raised TimeoutError"),
     (asyncio.CancelledError(), "was cancelled from within"),
     (hang, "did not answer within 0.2 s"),
 ]

@@ -19,6 +19,7 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress import lag as lag_module
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.resources import SHORTAGES, shortage
 from flowactions_plugin.errors import StorageUnavailable
@@ -119,9 +120,10 @@ class TestLostTime:
         assert caplog.text.count("this process stood still") == 1
 
     async def test_a_timeout_while_this_process_stands_still_is_forgiven_five_times_in_a_row(
-        self, queue: Queue
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A process that is always behind does not try a silent receiver for ever: the sixth is an attempt."""
+        monkeypatch.setattr(lag_module, "GRACE_SECONDS", 0.0)
         now = [0.0]
 
         async def silent(request: httpx.Request) -> httpx.Response:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,7 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.queue import executor
+from flowactions_plugin.queue import executor, host_calls
 from tests.owning import HOST_ORIGIN, CrmPlugin, keys_and_rows, own_webhook, owning, plugin_origin
 from tests.recorder import Recorder, Request, recorder
 from tests.support import SmallHost, development
@@ -87,18 +86,6 @@ async def test_a_plugins_webhook_is_signed_by_its_own_resolver(database_url: str
     assert host.finished[0].origin == plugin_origin()
 
 
-async def test_an_unsigned_webhook_has_no_signature(database_url: str, receiver: Recorder) -> None:
-    """No secret, no signature header (§5.3.7), of hosts and plugins alike."""
-    crm = CrmPlugin()
-    crm.answer = None
-    async with owning(database_url, crm, **WORKS) as (actions, host):
-        await actions.enqueue(own_webhook(url=receiver.url))
-        await answered(crm, crm.actions).enqueue(own_webhook(url=receiver.url, origin=plugin_origin()))
-        await until(lambda: len(host.finished) == 2)
-    for request in receiver.requests:
-        assert "x-service-webhook-signature" not in dict(request.headers)
-
-
 def returns(value: Any) -> Callable[[CrmPlugin], None]:
     def make(crm: CrmPlugin) -> None:
         crm.answer = value
@@ -120,12 +107,8 @@ def sync(crm: CrmPlugin) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (returns(b"bytes"), "returned bytes, which is neither str nor None"),
         (returns(7), "returned int"),
-        (returns("\ud800"), "is not valid Unicode"),
         (raises(ZeroDivisionError("s3cret")), "raised ZeroDivisionError"),
-        (raises(TimeoutError()), "raised TimeoutError"),
-        (raises(asyncio.CancelledError()), "was cancelled from within"),  # type: ignore[arg-type]
         (sync, "returned str: it has to be async"),
     ],
 )
@@ -137,8 +120,12 @@ async def test_while_a_resolver_fails_its_delivery_waits(
     broken: Callable[[CrmPlugin], None],
     said: str,
 ) -> None:
-    """No attempt is used, last_error names plugin and origin, others are sent; mended, the delivery is sent."""
+    """No attempt is used, last_error names plugin and origin, others are sent; mended, the delivery is sent.
+
+    What else a function may do is tried with a host's.
+    """
     monkeypatch.setattr(executor, "WAIT_FIRST_SECONDS", 0.3)
+    monkeypatch.setattr(host_calls, "ASK_AGAIN_SECONDS", (0.0, 0.0))
     crm = CrmPlugin()
     broken(crm)
     async with owning(database_url, crm, **WORKS) as (actions, host):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import httpx
 import pytest
@@ -42,15 +41,6 @@ class TestWorker:
         row = await queue.row(row_id)
         assert (row.status, row.attempts) == ("retrying", 1)
         assert row.last_error == said
-
-    async def test_a_stored_url_that_is_not_allowed_ends_at_once(self, queue: Queue) -> None:
-        """A URL that was planted in the queue meets the same rules, and is dead without a request (§2.4)."""
-        sent: list[Any] = []
-        row_id = await queue.put(url="http://user@127.0.0.1/")
-        await a_schedule(queue, sent.append).tick()
-        row = await queue.row(row_id)
-        assert (row.status, row.attempts, sent) == ("dead", 1, [])
-        assert "user name" in row.last_error
 
     async def test_large_bodies_delay_no_small_ones_of_their_tick(self, queue: Queue) -> None:
         """Whatever a claim leaves for the next because it is large: small rows behind it come with the first (§8)."""

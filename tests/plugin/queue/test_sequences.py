@@ -379,7 +379,7 @@ class Receiver:
 
 @pytest.mark.parametrize("mode", ["continuous", "scheduled"])
 async def test_a_worker_sends_each_sequence_in_its_order(queue: Queue, mode: str) -> None:
-    """Ten sequences of ten rows; a row is retried before the next one is sent. Rows without order are not held back."""
+    """Six sequences of six rows; a row is retried before the next one is sent. Rows without order are not held back."""
     receiver = Receiver()
     claims = (
         continuously(queue, receiver.answer) if mode == "continuous" else a_schedule(queue, receiver.answer)
@@ -387,7 +387,7 @@ async def test_a_worker_sends_each_sequence_in_its_order(queue: Queue, mode: str
     if mode == "continuous":
         queue.store._outbox.on_commit = claims.enqueued  # type: ignore[union-attr]
     async with delivering(queue, claims):
-        for number in range(10):
+        for number in range(6):
             await asyncio.gather(
                 *(
                     queue.store.enqueue(
@@ -398,7 +398,7 @@ async def test_a_worker_sends_each_sequence_in_its_order(queue: Queue, mode: str
                             max_attempts=10,
                         )
                     )
-                    for name in range(10)
+                    for name in range(6)
                 )
             )
 
@@ -407,7 +407,7 @@ async def test_a_worker_sends_each_sequence_in_its_order(queue: Queue, mode: str
             return await queue.count("finished_at IS NULL") == 0
 
         await until(all_have_ended)
-    assert receiver.arrived == {str(name): list(range(10)) for name in range(10)}
+    assert receiver.arrived == {str(name): list(range(6)) for name in range(6)}
 
 
 async def test_a_tick_goes_on_with_what_its_outcomes_release(queue: Queue) -> None:
