@@ -16,7 +16,6 @@ HOSTS = {
     "reference": "flowactions_conformance.reference_host.testing:make_host",
     "fastapi": "tests.conformance.hosts.fastapi_host:make_host_of_its_own",
     "engine": "tests.conformance.hosts.engine.testing:make_host",
-    "flask": "tests.conformance.hosts.flask_host:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "odd-ids": "tests.conformance.hosts.odd_ids_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
@@ -60,7 +59,6 @@ CI = [
         ("MODEL", "EAGER", "HALT", "PACING", "DURABILITY-3", "SCALE-2", *sorted(LONG)),
     ),
     Combination("fastapi", "sqlite", ("MODEL-2", "PACING-4", "TASK-3")),
-    Combination("flask", "sqlite", ("AUTH", "EAGER", "METHODS", "MODEL", "PACING", "TENANCY")),
     Combination("odd", "sqlite", ("HTTP", "MODEL", "PACING-4", "PACING-6", "PACING-11")),
     Combination(
         "odd-ids",
