@@ -136,13 +136,16 @@ class _Receiver:
     async def __call__(self, request: web.BaseRequest) -> web.Response:
         """Read a request, pass it on if that is wanted, and answer it."""
         now, body = system_clock(), bytearray()
-        async with asyncio.timeout(SECONDS):
-            while max(len(body), request.content_length or 0) <= BODY_BYTES:
-                if not (part := await request.content.readany()):
-                    break
-                body += part
-            else:
-                return _refusal(413, f"its body is larger than {BODY_BYTES} bytes")
+        try:
+            async with asyncio.timeout(SECONDS):
+                while max(len(body), request.content_length or 0) <= BODY_BYTES:
+                    if not (part := await request.content.readany()):
+                        break
+                    body += part
+                else:
+                    return _refusal(413, f"its body is larger than {BODY_BYTES} bytes")
+        except TimeoutError:
+            return _refusal(408, f"its body did not arrive within {SECONDS:g} s")
         headers = [
             (name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
             for name, value in request.raw_headers
@@ -198,6 +201,8 @@ class _Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Return the answer."""
+        if self.transport is None or self.transport.is_closing():
+            return web.Response()  # nobody is there any more
         code = 400 if isinstance(exc, web.RequestPayloadError) else status
         return _refusal(code, (message or str(exc)).partition("\n")[0].rstrip(":"))
 

@@ -210,7 +210,7 @@ INCIDENTS = {
         "warning destination PLACE of organization acme has failed N times in a row since TIME: it answered N",
         "signature does not match",
         "PLACE of organization acme has failed N times in a row since TIME : it answered N",
-        ((TO, "it answered N"), (ONE, "signature does not match")),
+        ((TO, "retrying flow-N · n acme PLACE /hook N/N N TIME"), (ONE, "signature does not match")),
     ),
     "Events of a provider are refused": Incident(
         staging.events_refused,

@@ -240,10 +240,13 @@ async def test_requests_of_one_connection_are_each_received_as_they_came() -> No
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
 async def test_a_signal_ends_it_without_a_word(number: int) -> None:
-    """Whatever its connections are doing: one is idle, one is in a request, one was answered."""
+    """Whatever its connections are doing: one is idle, one is in a request, one was answered, one was left."""
     request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
         told = len(receiver.told)
+        _, left = await receiver.opened(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf")
+        await left.drain()
+        left.close()
         opened = [await receiver.opened(sent) for sent in (b"", request[:-2], request)]
         async with asyncio.timeout(SAFETY_SECONDS):
             await opened[2][0].readline()
