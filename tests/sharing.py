@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 import httpx2
+import msgspec
 import pytest
 import uvicorn.server
 from litestar import Router
@@ -29,7 +30,7 @@ from litestar.utils.signature import ParsedSignature
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
-from flowactions_hookspecs import PROJECT, plugins
+from flowactions_hookspecs import PROJECT, plugins, schema
 from flowactions_hookspecs import routes as declared
 from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.pages.rendering import Renderer
@@ -128,18 +129,39 @@ def _code(handler: Any) -> Any:
 
 @contextmanager
 def distributions() -> Iterator[None]:
-    """Have the installed distributions searched for plugins once, as long as no folder of the path changes."""
-    found: dict[Any, list[metadata.Distribution]] = {}
+    """Have the installed distributions searched for plugins and read once, as long as no folder of the path changes."""
+    found: dict[Any, list[SimpleNamespace]] = {}
 
-    def with_plugins() -> list[metadata.Distribution]:
+    def with_plugins() -> list[SimpleNamespace]:
         key = tuple((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.exists(place))  # noqa: PTH110, PTH116
         if key not in found:
             every = metadata.distributions()
-            found[key] = [each for each in every if any(it.group == PROJECT for it in each.entry_points)]
+            found[key] = [
+                SimpleNamespace(entry_points=each.entry_points, metadata=each.metadata)
+                for each in every
+                if any(it.group == PROJECT for it in each.entry_points)
+            ]
         return found[key]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plugins, "metadata", SimpleNamespace(distributions=with_plugins))
+        yield
+
+
+@contextmanager
+def schemas() -> Iterator[None]:
+    """Have the schema of each struct made once; `config_schema` makes a new one of it."""
+
+    @cache
+    def components(config: type, template: str) -> Any:
+        return msgspec.json.schema_components([config], ref_template=template)
+
+    def made(types: list[type], ref_template: str) -> Any:
+        (config,) = types
+        return components(config, ref_template)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(schema, "msgspec", SimpleNamespace(json=SimpleNamespace(schema_components=made)))
         yield
 
 
@@ -189,5 +211,5 @@ def servers() -> Iterator[None]:
         yield
 
 
-EACH = (certificates, distributions, routes, servers, signatures, statements, templates)
+EACH = (certificates, distributions, routes, schemas, servers, signatures, statements, templates)
 """All of these."""

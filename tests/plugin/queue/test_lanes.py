@@ -442,13 +442,6 @@ def test_a_row_has_no_place_where_an_older_one_of_its_lane_has_become_due() -> N
     assert not queue.lanes.reserve(due)
 
 
-def test_a_claim_asks_a_lane_for_as_many_rows_as_its_statement_reads_at_the_most() -> None:
-    """Otherwise the lane would seem to have no more."""
-    queue = Queue(slots=1000, per_destination=1000)
-    queue.put("a", "p", 2000)
-    assert [due.rows for due in queue.lanes.asks()] == [MOST_OF_A_LANE]
-
-
 @pytest.mark.parametrize("answer", [LATE, None], ids=["slow", "unknown"])
 def test_a_row_that_is_enqueued_for_a_doubtful_lane_has_a_place_only_where_it_begins_at_once(
     answer: Outcome | None,

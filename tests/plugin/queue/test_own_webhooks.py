@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -325,15 +324,6 @@ class TestKeys:
         async with host.engine.begin() as connection:
             await connection.execute(text(older.format(24)))
         assert await keys.prune(10) == 1
-
-    async def test_of_racing_callers_one_is_queued(self, shared: tuple[FlowActions, OwningHost]) -> None:
-        """The others are duplicates of that one."""
-        actions, host = shared
-        receipts = await asyncio.gather(*(actions.enqueue(own_webhook(idempotency_key="k")) for _ in range(12)))
-        assert Counter(receipt.status for receipt in receipts) == {"queued": 1, "duplicate": 11}
-        assert len({(receipt.delivery_id, receipt.event_id) for receipt in receipts}) == 1
-        keys, rows = await keys_and_rows(host)
-        assert [key[3] for key in keys] == [row.id for row in rows]
 
 
 class TestInAHostsTransaction:

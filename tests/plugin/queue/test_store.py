@@ -15,6 +15,7 @@ from flowactions_plugin.queue.claimed import Attempted, Ended, Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.queue.statements import FOLDER, statement
 from tests.bulk import copy
 from tests.queueing import SOMEBODY, Queue, claimed
 
@@ -296,3 +297,11 @@ async def test_an_end_changes_what_it_says(
     assert (row.claimed_by, row.claimed_until, row.settled_token) == (None, None, claim.token)
     assert row.delivered_duration_ms == (1 if row.status == "delivered" else None)
     assert (await queue.store.complete([kind(claim, *end)]))[row_id].kind == "written"
+
+
+async def test_nothing_but_the_parts_is_left_to_fill_in(queue: Queue) -> None:
+    """A name in braces that nothing fills in would be sent."""
+    files = [path.stem for path in FOLDER.glob("*.sql")]
+    own = {name for name in files if name.partition(".")[2] in {"", queue.database.sql.name}}
+    for name in own:
+        assert "{" not in statement(queue.database.sql, name.partition(".")[0]).text
