@@ -128,3 +128,21 @@ async def test_a_host_that_repeats_is_not_blamed_if_its_driver_does_not_count() 
     assert result.status is Status.NOT_TRIED
     assert result.finding is not None
     assert "write failed_commits() of the driver" in result.finding.message
+
+
+@pytest.mark.ci
+async def test_a_save_that_drops_secrets_at_the_top_of_a_flow_is_found() -> None:
+    """A config is saved in each place that a node may have."""
+    report = await run_checks("tests.conformance.hosts.flask_host:dropping_secrets", ["SAVING-2"])
+    (result,) = report.results
+    assert result.status is Status.FAIL
+    assert result.finding is not None
+    assert "probeSecret is missing" in result.finding.message
+
+
+@pytest.mark.ci
+async def test_a_host_that_answers_before_its_commit_is_told_so() -> None:
+    """No check can run: each of them would tell of runs that do not exist."""
+    report = await run_checks("tests.conformance.hosts.flask_host:answering_early", ["MODEL-1"])
+    assert report.error is not None
+    assert "open() answers before the host has kept the run" in report.error.message

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Timer
 from typing import Any, Literal
 
 import httpx
@@ -126,7 +127,7 @@ class ShopHost(Host):
     async def agent(self, agent_id: str) -> Agent | None:
         """Return the agent, whoever's it is."""
         found = await self._get("agent", agent_id)
-        return found and _agent(found)
+        return None if found is None else _agent(found)
 
     async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:
         """Return the agents whose flows hold such a node."""
@@ -163,11 +164,13 @@ class ShopHost(Host):
         found = await self._get("experience", ref.experience_id)
         if found is None or (found["organization"], found["agent"]) != (ref.organization_id, ref.agent_id):
             return None
-        of_row = isinstance(ref, ExperienceTriggerRef)
-        wanted = (None, ref.trigger_row_id) if of_row else (ref.node_id, ref.node_trigger_group_id)
-        question = None if of_row else ref.question_id
+        if isinstance(ref, ExperienceTriggerRef):
+            group: str | None = None
+            row, question = ref.trigger_row_id, None
+        else:
+            group, row, question = ref.node_id, ref.node_trigger_group_id, ref.question_id
         for trigger in found["triggers"]:
-            if (trigger["node"], trigger["id"]) != wanted:
+            if (trigger["node"], trigger["id"]) != (group, row):
                 continue
             if trigger["question"] is not None and question is None:
                 raise QuestionRequired
@@ -295,7 +298,7 @@ def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0
             trigger_row_id=told["row"],
             action_index=told["index"],
         )
-        firing = {"firing_id": secrets.token_urlsafe(), "occurred_at": datetime.now(UTC)}
+        firing: Data = {"firing_id": secrets.token_urlsafe(), "occurred_at": datetime.now(UTC)}
         return {"status": actions.call(actions.dispatch(ref, **firing)).status}
 
     return app
@@ -361,7 +364,8 @@ class ShopDriver(HostDriver):
     edits: Literal["pinned", "live"] | None = "pinned"
 
     def __init__(self, store: Store, actions: FlowActions, env: Env) -> None:
-        self.app = actions.wrap(WSGIMiddleware(create_app(store, actions), workers=40))
+        core: Any = create_app(store, actions)
+        self.app = actions.wrap(WSGIMiddleware(core, workers=40))
         self._store = store
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=300)
         self._authors: dict[str, Login] = {}
@@ -433,4 +437,36 @@ def _told(answer: httpx.Response) -> Turn:
 async def make_host(env: Env) -> AsyncIterator[ShopDriver]:
     """Make the host."""
     store = Store(env.state_dir / "shop.db")
+    yield ShopDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)
+
+
+class DroppingDriver(ShopDriver):
+    """Drops the secrets of nodes that stand in no loop and no branch."""
+
+    async def save(self, who: Login, flow: KitFlow) -> Sequence[Mapping[str, Any]]:
+        """See `HostDriver.save`."""
+        kept = [
+            msgspec.structs.replace(
+                item, config={name: value for name, value in item.config.items() if not name.endswith("Secret")}
+            )
+            if isinstance(item, Action)
+            else item
+            for item in flow.items
+        ]
+        return await super().save(who, msgspec.structs.replace(flow, items=tuple(kept)))
+
+
+@asynccontextmanager
+async def dropping_secrets(env: Env) -> AsyncIterator[ShopDriver]:
+    """Make the host that drops secrets when a flow is saved."""
+    store = Store(env.state_dir / "shop.db")
+    yield DroppingDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)
+
+
+@asynccontextmanager
+async def answering_early(env: Env) -> AsyncIterator[ShopDriver]:
+    """Make the host that answers before it has committed a run."""
+    store = Store(env.state_dir / "shop.db")
+    start = store.start
+    store.start = lambda run: Timer(0.3, start, (run,)).start()  # type: ignore[method-assign]
     yield ShopDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)

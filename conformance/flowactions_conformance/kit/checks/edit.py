@@ -58,16 +58,19 @@ async def shows_node_types_as_they_are(trial: Trial) -> None:
 async def keeps_the_config(trial: Trial) -> None:
     """A node's config reaches the node as it was saved: falsy values, unknown keys, unicode and numbers."""
     for _ in pacings(trial):
-        node = trial.probe("kept", **trial.values.config(), probeSecret=trial.id("secret"))
-        flow = trial.flow(trial.step("a"), node)
+        config = {**trial.values.config(), "probeSecret": trial.id("secret")}
+        # Where a host has loops and branches, one stands at the top of the flow, one in a loop, and one in a branch.
+        nodes = [trial.probe(name, **config) for name in ("kept", "also-kept", "kept-too")]
+        flow = trial.flow(trial.step("a"), *nodes)
         await trial.seed(flow)
         await walked(trial, flow)
-        reached = trial.reached("kept")
-        trial.expect(reached, "the node was not reached")
-        got = reached[0].data["node"]
-        trial.same(got["config"], node.config, f"the config of a node changed{trial.stands('kept')}")
-        trial.equal(got["type"], NODE, "the node has another type than was saved")
         version = evidence.given(trial, NODE)["version"]
-        trial.equal(
-            got["version"], version, "the node has another version than the node type had when it was saved"
-        )
+        for node in nodes:
+            name = node.config["name"]
+            reached = trial.reached(name)
+            trial.expect(reached, f"the node {name} was not reached")
+            got = reached[0].data["node"]
+            trial.same(got["config"], node.config, f"the config of a node changed{trial.stands(name)}")
+            trial.equal(got["type"], NODE, "the node has another type than was saved")
+            other = "the node has another version than the node type had when it was saved"
+            trial.equal(got["version"], version, other)

@@ -17,7 +17,7 @@ from flowactions_conformance.kit.support.evidence import provides
 from flowactions_conformance.kit.support.pair import Pair
 from flowactions_conformance.kit.support.survey import OTHER_SECRET, SECRET, Survey
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Agent, Experience, Login, Trigger
+from flowactions_conformance.kit.under_test import Agent, Experience, Flow, Login, SubFlow, Trigger
 
 NAMING: Final = ("organization", "organization-id", "org", "org-id", "tenant", "tenant-id")
 """Names by which requests choose one of a person's organizations: in headers (``x-org``), queries and bodies (``org_id``, ``orgId``)."""
@@ -245,6 +245,27 @@ class Asked:
                 asked.append(Question("node", f"a node's id {how}", None, (org, flow, form(node))))
         return self._provided(asked)
 
+    async def in_sub_flows(self) -> list[Question]:
+        """Return questions for nodes of sub-flows, by the flow that is opened; the host makes these flows."""
+        trial, of = self.trial, self.trial.of_host
+        if "loops" not in trial.session.claims or "subflow" in trial.session.lacks:
+            return []
+        nodes = [trial.webhook(f"deep-{depth}", webhookSecret=trial.id(f"deep-{depth}")) for depth in range(4)]
+        inner: Flow | None = None
+        for depth in (3, 2, 1, 0):
+            below = [] if inner is None else [SubFlow(id=trial.id(f"into-{depth + 1}"), flow=inner.id)]
+            inner = trial.flow(trial.step(f"at-{depth}"), nodes[depth], *below, name=f"level-{depth}")
+            await trial.seed(inner)
+        return [
+            Question(
+                "node",
+                f"a node that is {depth} sub-flows deep in the flow",
+                {"id": of(node.id), "type": "webhook", "config": node.config},
+                (of(trial.organization), of(trial.id("level-0")), of(node.id)),
+            )
+            for depth, node in enumerate(nodes)
+        ]
+
     def of_others(self) -> list[Question]:
         """Return questions that name the things of one organization, and the other one."""
         trial, of, pair = self.trial, self.trial.of_host, self.pair
@@ -328,7 +349,7 @@ async def methods_answer_what_is_asked(trial: Trial) -> None:
     """Each method of the host answers with what it is asked for as it is now, and None for what does not exist."""
     world, answers = Asked(trial), Answers(trial)
     await world.seed()
-    await answers.compare([*world.people(), *world.things()])
+    await answers.compare([*world.people(), *world.things(), *await world.in_sub_flows()])
     own = {"organizationId": trial.of_host(trial.organization)}
     for number in range(CHANGES):
         # At once after another question for it: what is kept for a second is kept too long.

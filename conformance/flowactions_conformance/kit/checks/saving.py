@@ -81,8 +81,10 @@ async def runs_what_was_saved(trial: Trial) -> None:
     old = trial.flow(trial.step("a"), trial.probe("first"), trial.probe("second", text="old", removed=1))
     await trial.call("save", trial.author, old)
     secrets = {name: trial.id(name) for name in ("probeSecret", "unknownSecret")}
-    new = trial.probe("second", **trial.values.config(), **secrets)
-    kept: list[Item] = [trial.step("a"), trial.probe("first"), trial.step("b"), new]
+    config = trial.values.config()
+    # Three of them: where a host has loops and branches, one stands at the top of the flow, one in a loop, and one in a branch.
+    new = [trial.probe(name, **config, **secrets) for name in ("second", "third", "fourth")]
+    kept: list[Item] = [trial.step("a"), trial.probe("first"), trial.step("b"), *new]
     ids: list[str] = []
     for items, how in (
         (kept, ""),
@@ -98,7 +100,10 @@ async def runs_what_was_saved(trial: Trial) -> None:
         }
         names = [item.config["name"] for item in items if isinstance(item, Action)]
         trial.equal(list(reached), names, "the saved flow did not run its nodes")
-        trial.same(reached["second"]["config"], new.config, "what was saved does not run as it was saved")
+        for node in new:
+            name = node.config["name"]
+            message = f"what was saved{trial.stands(name)} does not run as it was saved"
+            trial.same(reached[name]["config"], node.config, message)
         found = [reached[name]["id"] for name in ("first", "second")]
         ids = ids or found
         trial.equal(found, ids, f"{how} has other node ids than before, of nodes that were not changed")
