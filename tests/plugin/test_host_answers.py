@@ -100,8 +100,12 @@ async def test_a_logic_action_of_a_wrong_type_is_named(
 async def test_a_logic_action_that_raises_fails_the_dispatch(
     started: tuple[AnsweringHost, FlowActions, httpx.AsyncClient], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The receipt names the method; the log has the host's own traceback."""
+    """The receipt names the method, also one that is not async; the log has the host's own traceback."""
     host, actions, _ = started
+    host.logic_action = lambda *_: None  # type: ignore[method-assign,assignment]
+    receipt = await actions.dispatch(REF, firing_id="f", occurred_at=datetime.now(UTC))
+    assert "AnsweringHost.logic_action must be async: it returned None" in (receipt.message or "")
+    del host.logic_action
     host.action_error = ZeroDivisionError("of the host")
     receipt = await actions.dispatch(REF, firing_id="f", occurred_at=datetime.now(UTC))
     assert (receipt.status, receipt.reason) == ("failed", "host_error")
