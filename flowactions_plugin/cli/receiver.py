@@ -15,7 +15,6 @@ from typing import Final
 import click
 import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
-from yarl import URL
 
 from flowactions_plugin.cli.frame import DONE
 from flowactions_plugin.cli.output import block, line, status, wants_json, write_json
@@ -220,9 +219,7 @@ async def forward(url: str, method: str, headers: list[tuple[str, str]], body: b
     try:
         async with (
             ClientSession(timeout=ClientTimeout(SECONDS), skip_auto_headers=NOT_ADDED) as session,
-            session.request(
-                method, URL(url, encoded=True), headers=passed, data=body, allow_redirects=False
-            ) as answer,
+            session.request(method, url, headers=passed, data=body, allow_redirects=False) as answer,
         ):
             return answer.status
     except (OSError, ValueError, TimeoutError, ClientError) as exc:

@@ -206,10 +206,11 @@ async def test_a_receiver_that_is_down_gets_probes_and_then_everything(
             assert host.finished == []
             receiver.answer = lambda number: OK
             await until(lambda: len(host.finished) == 6 and "resumed" in kinds())
-            probes = kinds().count("probed")
             async with services_of(host)._database.read() as connection:
                 found = await connection.exec_driver_sql("SELECT sum(max_attempts) FROM flowactions_outbox")
                 assert found.scalar_one() == 6 * 10
     assert {each.status for each in host.finished} == {"delivered"}
-    assert kinds() == ["paused", *["probed"] * probes, "resumed"]
+    assert kinds()[:5] == ["paused", *["probed"] * 4]
+    # A probe may be on its way while the one before it resumes the destination.
+    assert [each for each in kinds() if each != "probed"] == ["paused", "resumed"]
     assert {each.destination for each in host.alerts} == {receiver.url.removesuffix("/hook")}
