@@ -113,6 +113,18 @@ async def test_a_logic_action_that_raises_fails_the_dispatch(
     assert any("of the host" in (each.exc_text or "") for each in caplog.records)
 
 
+async def test_ids_that_stand_in_no_path_may_hold_a_slash(
+    started: tuple[AnsweringHost, FlowActions, httpx.AsyncClient],
+) -> None:
+    """An organization's may; an agent's stands in paths."""
+    host, _, client = started
+    host.api = ApiPrincipal(organization_id="acme/eu", all_agents=True)
+    for agent_id, status in (("a1", 202), ("a/1", 500)):
+        host.agent_answer = Agent(id=agent_id, name="A", organization_id="acme/eu")
+        answer = await client.post(CALL, json=BODY)
+        assert answer.status_code == status, answer.text
+
+
 ANSWERS: dict[str, tuple[str, list[tuple[Any, str]]]] = {
     "agent": (
         "agent_answer",

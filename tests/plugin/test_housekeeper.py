@@ -192,6 +192,7 @@ async def test_an_outage_pauses_everything_and_is_logged_once(caplog: pytest.Log
         seen = lives.begun
         await until(lambda: database.tries > 6 and lives.begun > seen + 5)
         assert [each.begun for each in works] == begun
+        assert sum("_wait_for_database" in str(each) for each in asyncio.all_tasks()) == 1
         assert "out of reach" in caplog.text
         database.is_away = False
         await until(lambda: all(each.begun > was + 5 for each, was in zip(works, begun, strict=True)))
