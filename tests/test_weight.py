@@ -45,7 +45,7 @@ ROOMS: Final = {
     "flowactions_plugin/egress": Weight(python=2917, other=0, files=19),
     "flowactions_plugin/http": Weight(python=958, other=0, files=6),
     "flowactions_plugin/inbound": Weight(python=579, other=0, files=5),
-    "flowactions_plugin/insights": Weight(python=3800, other=0, files=13),
+    "flowactions_plugin/insights": Weight(python=3803, other=0, files=13),
     "flowactions_plugin/logic": Weight(python=458, other=0, files=4),
     "flowactions_plugin/nodes": Weight(python=2831, other=0, files=11),
     "flowactions_plugin/operations": Weight(python=1877, other=0, files=10),
@@ -57,10 +57,10 @@ ROOMS: Final = {
     "flowactions_plugin/telemetry": Weight(python=529, other=0, files=5),
     "flowactions_plugin/watch": Weight(python=997, other=0, files=7),
     "flowactions_plugin/*": Weight(python=1276, other=0, files=12),
-    "flowactions_plugin": Weight(python=34657, other=1750, files=245),
+    "flowactions_plugin": Weight(python=34660, other=1750, files=245),
     "hookspecs": Weight(python=3331, other=0, files=26),
     "conformance": Weight(python=15292, other=2612, files=137),
-    "tests": Weight(python=81354, other=130, files=444),
+    "tests": Weight(python=81408, other=130, files=444),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 

@@ -202,8 +202,11 @@ class Facts(NamedTuple):
 
 
 def summed(buckets: Sequence[Bucket]) -> Bucket:
-    """Return the sums of some intervals, as one that begins with the first of them."""
-    return Bucket(at=buckets[0].at, **{name: sum(getattr(each, name) for each in buckets) for name in COUNTS})
+    """Return the sums of some intervals, as one that begins with the first of them; at 0 where there are none."""
+    return Bucket(
+        at=buckets[0].at if buckets else 0,
+        **{name: sum(getattr(each, name) for each in buckets) for name in COUNTS},
+    )
 
 
 def clock_offset(ahead_ms: int | None) -> str:

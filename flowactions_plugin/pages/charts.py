@@ -57,12 +57,12 @@ def chart(buckets: Sequence[Bucket], interval: str) -> Chart:
         buckets: the intervals, the oldest first.
         interval: how long each of them is, in words.
     """
-    top = axis_end(max(each.delivered + each.failed for each in buckets))
+    top = axis_end(max((each.delivered + each.failed for each in buckets), default=0))
     bars = []
     for each in buckets:
         bad = _height(each.failed, top)
         bars.append(Bar(each, round(min(_height(each.delivered, top), HEIGHT - bad), 2), round(bad, 2)))
-    half, step = top // 2 if top % 2 == 0 else None, -(-len(buckets) // TICKS)
+    half, step = top // 2 if top % 2 == 0 else None, max(1, -(-len(buckets) // TICKS))
     return Chart(bars, summed(buckets), top, half, f"attempts per {interval}", step)
 
 

@@ -5,7 +5,7 @@
 
 What adds prints when it added which job. What works does ``ROWS`` jobs and prints the rate and its memory. With a ``NUMBER``, it adds
 and does so many more, prints the times until they started, does as many that another process adds, and prints when each started.
-`peers` runs both.
+`peers` runs both. Times are those of the monotonic clock, which the processes of a machine share.
 """
 
 from __future__ import annotations
@@ -231,12 +231,12 @@ class Jobs:
 
     async def do(self, number: int) -> None:
         """Do a job."""
-        self.begun[number] = time.time()
+        self.begun[number] = time.monotonic()
         await self._post(BODY % number)
         self._done.release()
 
     async def wait(self, number: int) -> None:
-        """Wait until this number of further jobs is done, for ten minutes at the most."""
+        """Wait until so many more jobs are done, for ten minutes at the most."""
         async with asyncio.timeout(600):
             for _ in range(number):
                 await self._done.acquire()
@@ -272,10 +272,10 @@ async def work(
     async with CLIENTS[client](receivers, ca) as post:
         jobs = Jobs(post)
         async with PEERS[name](database, jobs.do) as queue:
-            started = time.time()
+            started = time.monotonic()
             async with queue.working():
                 await jobs.wait(rows)
-                per_s = rows / (time.time() - started)
+                per_s = rows / (time.monotonic() - started)
                 peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
                 print(json.dumps({"per_s": per_s, "peak_mib": peak_mib}), flush=True)
                 if number:
@@ -296,10 +296,10 @@ async def _added(queue: Queue, first: int, number: int, rate: float) -> dict[int
     """Add jobs at a steady rate, and return when each was added."""
     called: dict[int, float] = {}
     adding = set()
-    begin = time.time()
+    begin = time.monotonic()
     for each in range(number):
-        await asyncio.sleep(max(0.0, begin + each / rate - time.time()))
-        called[first + each] = time.time()
+        await asyncio.sleep(max(0.0, begin + each / rate - time.monotonic()))
+        called[first + each] = time.monotonic()
         adding.add(asyncio.ensure_future(queue.add([first + each])))
     await asyncio.gather(*adding)
     return called

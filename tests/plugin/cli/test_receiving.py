@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import time
@@ -12,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from flowactions_plugin.cli import main
+from flowactions_plugin.cli import main, receiver
 from flowactions_plugin.cli.receiver import NOT_FORWARDED, verify
 from flowactions_plugin.egress.signature import sign
 from tests.commanding import ROOT, Ended, command, running
 from tests.loopback import listening
 from tests.recorder import recorder, status
-from tests.waiting import SAFETY_SECONDS
+from tests.waiting import SAFETY_SECONDS, until
 
 SECRET = "whsec_kept_here"
 DEVELOPMENT = {"FLOWACTIONS_ENVIRONMENT": "development"}
@@ -201,6 +202,30 @@ async def test_garbage_is_refused_and_not_among_the_results(sent: bytes, why: st
     assert answer.split()[1] == b"400"
     assert (code, out) == (0, "")
     assert receiver.told[-1] == f"a request was refused with 400: {why}\n"
+
+
+async def test_a_body_that_does_not_arrive_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sender is told so, and a line says after how long."""
+    monkeypatch.setattr(receiver, "SECONDS", 0.05)
+    said: list[str] = []
+
+    def begins() -> re.Match[str] | None:
+        said.append(capsys.readouterr().err)
+        return re.search(r"listening at http://127\.0\.0\.1:(\d+)/", "".join(said))
+
+    listens = asyncio.create_task(receiver.listen("0", 200, None))
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int((await until(begins))[1]))
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+        async with asyncio.timeout(SAFETY_SECONDS):
+            assert b" 408 " in await reader.readline()
+        writer.close()
+    finally:
+        listens.cancel()
+        await asyncio.wait({listens})
+    assert "its body did not arrive within 0.05 s" in capsys.readouterr().err
 
 
 async def test_a_chunked_body_is_verified_as_a_whole() -> None:
