@@ -88,11 +88,6 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
     ),
     "drips headers": (answering(HEAD, b"x: 1\r\n", pause=0.12, times=100), "delivered", FLAWED),
     "drips one header": (answering(HEAD + b"x: ", b"y", pause=0.05, times=ENDLESS), "delivered", FLAWED),
-    "drips headers of a failure": (
-        answering(b"HTTP/1.1 500 Odd\r\n", b"x: 1\r\n", pause=0.12, times=100),
-        "retrying",
-        FLAWED,
-    ),
     "drips a body": (
         answering(HEAD + b"content-length: 1000\r\n\r\n", b"y", pause=0.05, times=ENDLESS),
         "delivered",
@@ -107,11 +102,6 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
     ),
     "headers without end": (answering(HEAD, b"x-more: 1\r\n" * 50, times=ENDLESS), "delivered", FLAWED),
     "a header without end": (answering(HEAD + b"x: ", b"y" * 4096, times=ENDLESS), "delivered", FLAWED),
-    "headers of a failure without end": (
-        answering(b"HTTP/1.1 503 Busy\r\n", b"x-more: 1\r\n" * 50, times=ENDLESS),
-        "retrying",
-        FLAWED,
-    ),
     "a status line without end": (
         answering(b"HTTP/1.1 200 ", b"y" * 4096, times=ENDLESS),
         "retrying",
@@ -129,12 +119,6 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
         "retrying",
         "is not HTTP: more than 16 interim responses came before it",
     ),
-    "103 flood": (
-        answering(b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", times=ENDLESS),
-        "retrying",
-        "is not HTTP: more than 16 interim responses came before it",
-    ),
-    "a few interim responses": (answering(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 16 + OK), "delivered", ""),
     "101 unasked": (
         answering(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"),
         "retrying",
@@ -145,35 +129,9 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
     "half-close": (half_close, "retrying", "closed the connection without an answer"),
     "closes without an answer": (silent_close, "retrying", "closed the connection without an answer"),
     "not HTTP": (answering(b"SSH-2.0-OpenSSH_9.9\r\n\r\n"), "retrying", "is not HTTP"),
-    "binary": (answering(bytes(range(256)) * 16), "retrying", "is not HTTP"),
-    "HTTP/2 preface": (
-        answering(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00" + b"\x00" * 18),
-        "retrying",
-        "is not HTTP",
-    ),
-    "PRI": (answering(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "retrying", "is not HTTP"),
-    "status 999": (answering(b"HTTP/1.1 999 Odd\r\ncontent-length: 0\r\n\r\n"), "retrying", ""),
-    "a reason that is no text": (
-        answering(b"HTTP/1.1 500 \xff\xfe\r\ncontent-length: 0\r\n\r\n"),
-        "retrying",
-        "",
-    ),
     # A complete answer counts, whatever comes with it or after it, and at whatever time.
-    "204 with a body": (answering(b"HTTP/1.1 204 No\r\n\r\nhello"), "delivered", ""),
     "204, then a body": (answering(b"HTTP/1.1 204 No\r\n\r\n", b"", b"hello", pause=0.3), "delivered", ""),
-    "204 that speaks of a body": (
-        answering(b"HTTP/1.1 204 No\r\ncontent-length: 5\r\n\r\nhello"),
-        "delivered",
-        "",
-    ),
-    "204 with the end of chunks": (
-        answering(b"HTTP/1.1 204 No\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
-        "delivered",
-        "",
-    ),
     "stray bytes after the body": (answering(OK + b"\x00stray"), "delivered", ""),
-    "an answer too many": (answering(OK + OK), "delivered", ""),
-    "failure, then stray bytes": (answering(status(500) + b"stray"), "retrying", ""),
     "chunks of one byte": (
         answering(HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n" * 1000, times=ENDLESS),
         "delivered",
@@ -192,24 +150,8 @@ MISBEHAVIOUR: dict[str, tuple[Serve, str, str]] = {
         FLAWED,
     ),
     "empty lines without end": (answering(b"\r\n", b"\r\n" * 1000, times=ENDLESS), "retrying", "is not HTTP"),
-    "another protocol of this grammar": (
-        answering(b"RTSP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n"),
-        "retrying",
-        "is not HTTP",
-    ),
-    "a length that lies": (answering(HEAD + b"content-length: 99999999999\r\n\r\nx"), "delivered", FLAWED),
-    "two lengths": (
-        answering(HEAD + b"content-length: 5\r\ncontent-length: 7\r\n\r\nhello"),
-        "delivered",
-        FLAWED,
-    ),
-    "a chunk that lies": (answering(HEAD + b"transfer-encoding: chunked\r\n\r\nZZ\r\nx"), "delivered", FLAWED),
-    "closes in the middle of the headers": (answering(HEAD + b"x: "), "delivered", FLAWED),
-    "closes after the status line": (answering(HEAD), "delivered", FLAWED),
     "closes in the middle of the status line": (answering(HEAD[:-1]), "retrying", "broke its answer off"),
     "accepts and never answers": (never, "retrying", "timed out after 10 s while waiting for the answer"),
-    "sets cookies": (answering(status(200, "set-cookie: a=b")), "delivered", ""),
-    "early answer": (answering(OK), "delivered", ""),
 }
 
 

@@ -37,6 +37,13 @@ def answering(library: ModuleType, answer: Callable[[Any], Any]) -> Any:
     return Answers()
 
 
+def raising(error: BaseException) -> Callable[[Any], Any]:
+    def answer(request: Any) -> Any:
+        raise error
+
+    return answer
+
+
 async def attempt(transport: Any, url: str, body: bytes | None = b"{}", seconds: float = 300) -> Outcome:
     """Make one attempt."""
     outcome = await a_sender(transport, seconds).send(Message(url=url, body=body), "s3cret")
@@ -89,11 +96,14 @@ async def test_failures_are_told_in_the_plugins_words(library: ModuleType) -> No
             silent = await attempt(transport, f"http://127.0.0.1:{port}/", seconds=0.2)
             assert (silent.error or "").startswith("timed out after 0.2 s while sending the request or waiting")
 
-    def late(request: Any) -> Any:
-        raise library.ReadTimeout("secret")
-
-    timed_out = await attempt(library.MockTransport(late), "http://127.0.0.1:1/")
-    assert timed_out.error == "the connection to 127.0.0.1:1 broke: it did not answer"
+    for error, said in (
+        (library.ReadTimeout("secret"), "the connection to 127.0.0.1:1 broke: it did not answer"),
+        (library.ConnectTimeout("10 s"), "cannot connect to 127.0.0.1:1: it did not answer"),
+        (ConnectionResetError(104, "reset"), "the connection to 127.0.0.1:1 broke: it reset the connection"),
+        (library.DecodingError("not gzip"), "the connection to 127.0.0.1:1 broke: the network failed"),
+    ):
+        failed = await attempt(answering(library, raising(error)), "http://127.0.0.1:1/")
+        assert failed.error == said
 
 
 @pytest.mark.parametrize(("status", "asked"), [(200, None), (503, 7)])
@@ -136,12 +146,6 @@ async def test_a_proxy_that_gives_no_tunnel_is_blamed_as_by_the_plugins_own(libr
 async def test_what_does_not_behave_as_a_transport_makes_no_attempt(library: ModuleType) -> None:
     """Deliveries wait; the reason names the library whose interface was meant."""
     other = httpx2 if library is httpx else httpx
-
-    def raising(error: BaseException) -> Callable[[Any], Any]:
-        def answer(request: Any) -> Any:
-            raise error
-
-        return answer
 
     cases: list[tuple[Any, str]] = [
         (object(), "is not an httpx.AsyncBaseTransport, nor one of httpx2"),

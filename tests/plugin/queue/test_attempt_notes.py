@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -84,40 +82,3 @@ async def test_each_attempt_says_what_was_noted_of_it(
 
 def _has_ended(host: SmallHost, number: int) -> bool:
     return len(host.finished) == number
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("closes_after_ms", [0, 50, None])
-@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
-async def test_no_row_with_one_attempt_is_dead_at_a_receiver_that_closes_its_connections(
-    database_url: str, delivery: str, closes_after_ms: int | None
-) -> None:
-    """Some time after its answer, or always when it has read the second request: each row arrives, few of them twice."""
-    settings = development(database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_TICK_SECONDS="0.05")
-    host = SmallHost(settings)
-    actions = FlowActions.load(host)
-    arrived: Counter[str] = Counter()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for number in itertools.count():
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            arrived[head.partition("x-service-webhook-id: ")[2].partition("\r\n")[0]] += 1
-            if number and closes_after_ms is None:
-                return
-            writer.write(OK)
-            if closes_after_ms is not None:
-                await asyncio.sleep(closes_after_ms / 1000)
-                return
-
-    async with listening(serve) as port, actions.lifespan():
-        config = {"webhookUrl": f"http://127.0.0.1:{port}/"}
-        for number in range(200):
-            node = Node(id=f"n{number}", type="webhook", config=config)
-            assert (await actions.reach(a_walk(), node)).status == "queued"
-        await until(lambda: len(host.finished) == 200)
-    assert Counter(each.status for each in host.finished) == {"delivered": 200}
-    times = Counter(arrived.values())
-    assert len(arrived) == 200
-    assert set(times) <= {1, 2}
-    # Twice is enough for fresh connections; what is in flight by then may be repeated, too.
-    assert times[2] <= 60

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, read_headers, read_origin
 from flowactions_plugin.queue.enqueue import row_of
-from flowactions_plugin.queue.rules import TOO_LATE, Transition
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.queue.rules import TOO_LATE
 from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule, claimed, ok
-
-INT_MAX = 2**31 - 1
-TEXTS = [
-    "id",
-    "organization_id",
-    "agent_id",
-    "origin",
-    "event_id",
-    "event_type",
-    "url",
-    "destination",
-    "method",
-    "headers",
-]
-NOT_UTF8 = "CAST(x'61ff62' AS TEXT)"
-
-
-@pytest.fixture(params=["own", "shared"])
-async def embedded(request: pytest.FixtureRequest, tmp_path: Any) -> AsyncIterator[Queue]:
-    """A queue on SQLite, by the plugin's own engine and by the host's."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"}).database_url
-    shared = create_async_engine(url) if request.param == "shared" else None
-    async with Database(url, shared) as database:
-        yield Queue(database)
-    if shared is not None:
-        await shared.dispose()
-
-
-async def states(queue: Queue) -> dict[Any, tuple[str, str]]:
-    """Give state and reason of each row, by SQLite's row number or by id."""
-    key = "rowid" if queue.database.dialect == "sqlite" else "id"
-    query = f"SELECT {key}, status, coalesce(last_error, '') FROM flowactions_outbox"  # noqa: S608
-    async with queue.database.read() as connection:
-        return {row[0]: (row[1], row[2]) for row in (await connection.execute(text(query))).all()}
 
 
 @pytest.mark.parametrize(
@@ -144,27 +105,9 @@ async def test_a_claim_says_whose_a_row_is_and_whether_its_body_was_left_out(que
     assert [claimed(left_ms=left).hopeless for left in (None, 1, 0)] == [None, None, TOO_LATE]
 
 
-async def test_a_dead_row_has_no_counters_of_faults_here(queue: Queue) -> None:
-    """However a row ends, its counts of reclaims and quarantine and its wait are cleared: a retry begins anew."""
-    fault = "takeovers = 4, quarantine_rounds = 2, waiting_since = 5"
-    ways: dict[str, Any] = {
-        "marked dead": lambda claim: queue.mark_dead(claim, "no"),
-        "used up": lambda claim: queue.complete(claim, Outcome(0, 0, status_code=500), Transition("dead")),
-        "delivered": lambda claim: queue.complete(
-            claim, Outcome(0, 0, status_code=200), Transition("delivered")
-        ),
-        "tried": lambda claim: queue.complete(claim, Outcome(0, 0, status_code=500), Transition("retrying", 5)),
-        "cancelled": lambda claim: _cancelled(queue, claim.id),
-    }
-    for name, end in ways.items():
-        row_id = await queue.put()
-        (claim,) = await queue.store.claim(1)
-        await queue.run(f"UPDATE flowactions_outbox SET {fault} WHERE id = '{row_id}'")  # noqa: S608
-        assert await end(claim), name
-        row = await queue.row(row_id)
-        assert (row.takeovers, row.quarantine_rounds, row.waiting_since) == (0, 0, None), name
-
-
-async def _cancelled(queue: Queue, row_id: str) -> bool:
-    await queue.run(f"UPDATE flowactions_outbox SET claimed_by = NULL WHERE id = '{row_id}'")  # noqa: S608
-    return await queue.queries.cancel(row_id, "acme", "by Ada")
+async def test_a_cancelled_row_has_no_counters_of_faults_here(queue: Queue) -> None:
+    """Its counts of reclaims and quarantine and its wait are cleared: a retry begins anew."""
+    row_id = await queue.put(state={"takeovers": 4, "quarantine_rounds": 2, "waiting_since": 5})
+    assert await queue.queries.cancel(row_id, "acme", "by Ada")
+    row = await queue.row(row_id)
+    assert (row.takeovers, row.quarantine_rounds, row.waiting_since) == (0, 0, None)

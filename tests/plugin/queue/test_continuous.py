@@ -4,8 +4,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -18,90 +17,14 @@ from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.queue import continuous
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.lanes import Due, lane_of
-from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
-from tests.bulk import copy
-from tests.loopback import listening
 from tests.pausing import ACME, MAYA
-from tests.queueing import Queue, a_schedule, an_executor, continuously, delivering, ok
+from tests.queueing import Queue, an_executor, continuously, delivering, ok
 from tests.recorder import recorder
 from tests.sending import SlowAnswer
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS, until
-
-
-class Silent:
-    """A receiver that takes connections and never answers; it knows how many it has at once."""
-
-    def __init__(self) -> None:
-        self.url = ""
-        self.now = 0
-        self.most = 0
-        self.ended = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.now += 1
-        self.most = max(self.most, self.now)
-        try:
-            while await reader.read(65536):
-                pass
-        finally:
-            self.now -= 1
-            self.ended += 1
-
-
-@asynccontextmanager
-async def silent() -> AsyncIterator[Silent]:
-    made = Silent()
-    async with listening(made.serve) as port:
-        made.url = f"http://127.0.0.1:{port}/"
-        yield made
-
-
-@pytest.mark.ci
-async def test_a_backlog_of_ten_thousand_rows_delays_no_other_destination(database_url: str) -> None:
-    """Its backlog is older, and yet a row to another destination is there while none of it has ended."""
-    settings = development(database_url, FLOWACTIONS_DELIVERY="continuous")
-    host = SmallHost(settings)
-    actions = FlowActions.load(host)
-    services = services_of(host)
-    async with silent() as dead, recorder() as healthy:
-        before = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
-        async with before.lifespan():
-            config = {"webhookUrl": dead.url, "webhookRetryOnFailure": True}
-            first = await before.reach(a_walk(), Node(id="n", type="webhook", config=config))
-            database = services_of(before.host)._database
-            await copy(database, str(first.delivery_id), 10_000)
-        async with actions.lifespan():
-            await until(lambda: dead.now == 1)
-            node = Node(id="n", type="webhook", config={"webhookUrl": healthy.url})
-            for number in range(1, 11):
-                await actions.reach(a_walk(), node)
-                await until(lambda number=number: len(healthy.requests) == number)  # type: ignore[misc]
-            assert dead.most == 1
-            async with services._database.read() as connection:
-                tried = await connection.exec_driver_sql(
-                    "SELECT count(*) FROM flowactions_outbox WHERE attempts > 0"
-                )
-                # Those of the healthy one, and what has reached its deadline: no other attempt was used up.
-                assert tried.scalar_one() <= 10 + dead.ended
-
-
-async def test_a_tick_claims_within_the_limit_of_a_destination(queue: Queue) -> None:
-    """In scheduled mode with a limit, a tick takes what is due elsewhere, too, though it is younger."""
-    slow = await queue.put(url="http://dead.example.com/", destination="http://dead.example.com:80")
-    await copy(queue.database, slow, 10_000)
-    healthy = await queue.put(url="http://healthy.example.com/", destination="http://healthy.example.com:80")
-    asked: Counter[str] = Counter()
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked[request.url.host] += 1
-        return httpx.Response(200 if request.url.host.startswith("healthy") else 503)
-
-    assert await a_schedule(queue, answer, limit=50, per_destination=10).tick() == 11
-    assert asked == {"dead.example.com": 10, "healthy.example.com": 1}
-    assert (await queue.row(healthy)).status == "delivered"
 
 
 async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
@@ -132,38 +55,6 @@ async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
     assert max(most.values()) <= 2
 
 
-@pytest.mark.ci
-async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Queue) -> None:
-    """Seventy that hang, each with an older backlog: the claims go round, and the one behind them has its turn."""
-    for number in range(70):
-        url = f"http://dead{number:02}.example.com/"
-        first = await queue.put(url=url, destination=url)
-        for _ in range(4):
-            await queue.put(url=url, destination=url)
-        await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{first}'")  # noqa: S608
-    healthy = await queue.put(url="http://a.example.com/", destination="http://a.example.com/")
-    end, ended, ended_before = asyncio.Event(), 0, -1
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal ended, ended_before
-        if not request.url.host.startswith("dead"):
-            ended_before = ended
-            return httpx.Response(200)
-        try:
-            await end.wait()
-        finally:
-            ended += 1
-        return httpx.Response(200)
-
-    # Half of the slots are for destinations that nothing has reached yet, as these all are: the others wait for a deadline.
-    timing = Timing(deadline_seconds=1.0)
-    async with delivering(queue, continuously(queue, answer, 100, 1, timing=timing)):
-        await until(lambda: _is(queue, healthy, "delivered"))
-        end.set()
-    # Without rounds it would be asked when the others have no more rows that are due.
-    assert 0 <= ended_before <= 70
-
-
 async def test_what_is_enqueued_here_is_sent_at_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,14 +75,6 @@ async def test_what_is_enqueued_here_is_sent_at_once(
             assert len(receiver.requests) == 1
         await until(lambda: len(receiver.requests) == 2)
     await engine.dispose()
-
-
-async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
-    """What no one in this process said is found by looking, twice a second."""
-    async with delivering(queue, continuously(queue, ok)):
-        await asyncio.sleep(0.1)
-        row_id = await queue.put()
-        await until(lambda: _is(queue, row_id, "delivered"))
 
 
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:

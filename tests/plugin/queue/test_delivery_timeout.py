@@ -11,17 +11,16 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import Node
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claims import Contact
 from flowactions_plugin.queue.rules import timing_of
-from flowactions_plugin.storage.schema import outbox, workers
+from flowactions_plugin.storage.schema import workers
 from tests.commanding import command
 from tests.plugin.nodes.running import running
 from tests.queueing import Queue, a_schedule, an_executor, continuously, ok
 from tests.recorder import recorder
-from tests.support import SmallHost, a_walk, development, services_of
-from tests.waiting import until
+from tests.support import SmallHost, development, services_of
 
 ANSWERS_AFTER = 1.5
 
@@ -47,22 +46,6 @@ async def test_an_attempt_ends_after_the_time_of_the_setting(
     assert (row["status"], row["lastStatusCode"]) == (("delivered", 200) if arrives else ("dead", None))
     if not arrives:
         assert row["lastError"] == "timed out after 1 s while waiting for the answer"
-
-
-async def test_a_stop_waits_for_attempts_as_long_as_they_may_take(database_url: str) -> None:
-    """The outcome is written before the process has stopped."""
-    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY_TIMEOUT="3"))
-    actions = FlowActions.load(host)
-    async with recorder() as receiver:
-        receiver.held = asyncio.Event()
-        async with actions.lifespan():
-            node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
-            assert (await actions.reach(a_walk(), node)).status == "queued"
-            await until(lambda: receiver.requests)
-            asyncio.get_running_loop().call_later(ANSWERS_AFTER, receiver.held.set)
-        async with services_of(host)._database as database:
-            (row,) = await database.rows(select(outbox))
-    assert (row.status, row.attempts, len(receiver.requests)) == ("delivered", 1, 1)
 
 
 @pytest.mark.parametrize("seconds", ["", "1", "60"])

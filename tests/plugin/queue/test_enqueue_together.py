@@ -117,19 +117,6 @@ async def test_many_callers_share_a_transaction(database_url: str) -> None:
         assert await written(database) == sorted(callers.ids)
 
 
-async def test_a_row_that_violates_something_is_its_callers_alone(database_url: str) -> None:
-    """Its caller gets the error, all others their rows."""
-    async with a_database(database_url) as database:
-        callers = Callers(database)
-        async with nothing_can_be_written(database_url):
-            calls = callers.start(16, bad=[3, 9])
-            await until(lambda: database.count == 2)
-        found = await results(calls)
-        assert [number for number, each in enumerate(found) if each is not None] == [3, 9]
-        assert all(isinstance(found[number], IntegrityError) for number in (3, 9))
-        assert await written(database) == sorted(set(callers.ids) - {callers.ids[3], callers.ids[9]})
-
-
 async def test_a_row_that_is_written_again_is_the_same_row(database_url: str) -> None:
     """As when the answer to a group's commit was lost: one by one, nothing is there twice, and nobody gets an error."""
     async with a_database(database_url) as database:
@@ -228,21 +215,6 @@ async def test_a_closed_database_is_told_to_each(database_url: str) -> None:
         callers = Callers(database)
     found = await results(callers.start(16))
     assert {type(each) for each in found} == {StorageUnavailable}
-
-
-async def test_sixty_four_walks_at_once(database_url: str) -> None:
-    """Each node that was reached and answered as queued has its row, whatever loop and lifespan it is."""
-    host = SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
-    actions = FlowActions.load(host)
-    node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/", "webhookBody": "{}"})
-    ids: list[Any] = []
-    for _ in range(2):
-        async with actions.lifespan():
-            found = await asyncio.gather(*(actions.reach(a_walk(), node) for _ in range(64)))
-            assert {each.status for each in found} == {"queued"}
-            ids += [each.delivery_id for each in found]
-    async with a_database(database_url) as database:
-        assert await written(database) == sorted(ids)
 
 
 async def test_a_group_is_one_notification(postgres_url: str) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-import httpx
 import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
@@ -154,51 +152,6 @@ async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) ->
 
 async def _all_tried(queue: Queue) -> bool:
     return await queue.count("status = 'pending'") == 0
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "organization_id", ["other", "hung"], ids=["of another organization", "of the same one"]
-)
-async def test_a_silent_hook_delays_no_other_hook_of_its_host(queue: Queue, organization_id: str) -> None:
-    """Deliveries to another path arrive while all requests to the silent one are open, and none has ended."""
-    queue = Queue(queue.database, PATIENT.lease_seconds)
-    host, elsewhere = "http://127.0.0.1:1", "http://127.0.0.1:2"
-    arrived, silent, healed = Counter[str](), 0, asyncio.Event()
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        nonlocal silent
-        if request.url.path == "/silent":
-            silent += 1
-            await healed.wait()
-        arrived[str(request.url)] += 1
-        return httpx.Response(200)
-
-    claims = continuously(queue, answer, 50, 10, timing=PATIENT)
-
-    async def rows(number: int, url: str, organization_id: str) -> None:
-        for _ in range(number):
-            await queue.put(organization_id=organization_id, url=url, destination=url.rpartition("/")[0])
-        claims.wake()
-
-    async def control() -> None:
-        """Deliver a row of a third organization to another host: what can be claimed before it has been."""
-        before = arrived[f"{elsewhere}/ok"]
-        await rows(1, f"{elsewhere}/ok", "fine")
-        await until(lambda: arrived[f"{elsewhere}/ok"] > before, seconds=300)
-
-    async with delivering(queue, claims, PATIENT):
-        try:
-            await rows(60, f"{host}/silent", "hung")
-            await until(lambda: silent, seconds=300)
-            await control()
-            await rows(20, f"{host}/ok", organization_id)
-            for _ in range(30):
-                if arrived[f"{host}/ok"] < 20:
-                    await control()
-            assert (arrived[f"{host}/ok"], arrived[f"{host}/silent"]) == (20, 0)
-        finally:
-            healed.set()
 
 
 @pytest.mark.ci

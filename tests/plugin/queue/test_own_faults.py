@@ -28,10 +28,9 @@ from flowactions_plugin.queue.hand import MOST_STALLS
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
-from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule, an_executor, continuously
-from tests.recorder import OK, recorder
+from tests.recorder import OK
 from tests.sending import own_transport
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -66,27 +65,6 @@ def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 
 class TestLostTime:
     """The receiver answers in time; the event loop stands still meanwhile."""
-
-    @pytest.mark.ci
-    @pytest.mark.parametrize("seconds", [1.5, 5.0])
-    async def test_an_answer_that_is_read_late_counts_as_what_it_says(
-        self, queue: Queue, seconds: float
-    ) -> None:
-        """A block longer than the deadline, and one longer than the lease: 200 is delivered, at the first attempt."""
-        loop = asyncio.get_running_loop()
-
-        def answer(connection: socket.socket) -> None:
-            loop.call_soon_threadsafe(time.sleep, seconds)
-            time.sleep(0.2)
-            connection.sendall(OK)
-
-        with threaded(answer) as url, LagMeter(lease_clock) as lag:
-            async with own_transport() as transport:
-                queue.store = type(queue.store)(queue.database, TIMING.lease_seconds)
-                row_id = await queue.put(url=url, max_attempts=1)
-                await a_schedule(queue, transport, lag=lag, timing=TIMING).tick()
-        row = await queue.row(row_id)
-        assert (row.status, row.attempts, row.last_error) == ("delivered", 1, None)
 
     async def test_a_failure_in_lost_time_is_no_attempt(
         self, queue: Queue, caplog: pytest.LogCaptureFixture
@@ -362,28 +340,3 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
     with pytest.raises(LookupError):
         await asyncio.wait_for(worker.run(), 300)
     assert (await queue.row(row_id)).status == "delivered"
-
-
-@pytest.mark.ci
-async def test_missing_rights_are_an_outage(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A table that is not there: said once, tried again with backoff, and delivered when it is back."""
-    caplog.set_level(logging.INFO)
-    host = SmallHost(development(database_url))
-    actions = FlowActions.load(host)
-    database: Database = services_of(host)._database
-    async with recorder() as receiver, actions.lifespan():
-
-        async def rename(old: str, new: str) -> None:
-            async with database.write() as connection:
-                await connection.exec_driver_sql(f"ALTER TABLE {old} RENAME TO {new}")
-
-        await rename("flowactions_outbox", "flowactions_elsewhere")
-        await until(lambda: "out of reach" in caplog.text)
-        await asyncio.sleep(1)
-        await rename("flowactions_elsewhere", "flowactions_outbox")
-        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
-        assert (await actions.reach(a_walk(), node)).status == "queued"
-        await until(lambda: len(receiver.requests) == 1)
-    said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]
-    assert sum("out of reach" in message for message in said) == 1
-    assert "crashed" not in caplog.text

@@ -179,16 +179,6 @@ class TestRefusals:
         again = await actions.enqueue(own_webhook(idempotency_key="k", url="http://169.254.169.254/"))
         assert again == msgspec.structs.replace(first, status="duplicate")
 
-    async def test_production_refuses_private_addresses(self, database_url: str) -> None:
-        """The egress rules are those of the webhook node (§2.4)."""
-        async with with_crm(database_url, FLOWACTIONS_ENVIRONMENT="production") as (actions, crm, host):
-            for facade, webhook in (
-                (actions, own_webhook()),
-                (crm, own_webhook(origin=plugin_origin())),
-            ):
-                assert (await facade.enqueue(webhook)).reason == "blocked_url"
-            assert await keys_and_rows(host) == ([], [])
-
 
 LONG = "x" * 256
 INVALID: list[tuple[type[Exception], str, dict[str, Any]]] = [

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 
 import httpx
-import pytest
 
 from tests.queueing import Queue, a_schedule
 
@@ -15,32 +14,6 @@ class TestWorker:
             await queue.put()
         claims = a_schedule(queue, lambda request: httpx.Response(204), limit=2)
         assert [await claims.tick() for _ in range(4)] == [2, 2, 1, 0]
-
-    @pytest.mark.parametrize(
-        ("error", "said"),
-        [
-            (
-                ConnectionResetError(104, "reset"),
-                "the connection to 127.0.0.1:80 broke: it reset the connection",
-            ),
-            (httpx.DecodingError("not gzip"), "the connection to 127.0.0.1:80 broke: the network failed"),
-            (httpx.ConnectTimeout("10 s"), "cannot connect to 127.0.0.1:80: it did not answer"),
-            (httpx.ReadError(""), "the connection to 127.0.0.1:80 broke: the network failed"),
-        ],
-    )
-    async def test_a_transports_network_error_is_an_outcome(
-        self, queue: Queue, error: Exception, said: str
-    ) -> None:
-        """A failure of the network is a failed attempt, in whatever form the transport tells it; the words are ours."""
-        row_id = await queue.put()
-
-        def fail(request: httpx.Request) -> httpx.Response:
-            raise error
-
-        await a_schedule(queue, fail).tick()
-        row = await queue.row(row_id)
-        assert (row.status, row.attempts) == ("retrying", 1)
-        assert row.last_error == said
 
     async def test_large_bodies_delay_no_small_ones_of_their_tick(self, queue: Queue) -> None:
         """Whatever a claim leaves for the next because it is large: small rows behind it come with the first (§8)."""

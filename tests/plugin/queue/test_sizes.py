@@ -102,13 +102,6 @@ class TestNode:
                 await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
             ).status == "queued"
 
-    async def test_a_header_without_a_name_is_dropped_whatever_its_value(self, database_url: str) -> None:
-        """What is not sent (§2.4) cannot be too large."""
-        async with running(database_url) as (_, actions, receiver):
-            config = {"webhookUrl": receiver.url, "webhookHeaders": [{"key": " ", "value": "{{content}}"}]}
-            node = Node(id="n", type="webhook", config=config)
-            assert (await actions.reach(a_walk(content="x" * 100_000), node)).status == "queued"
-
 
 class TestLogicAction:
     async def test_headers_that_are_too_large_are_a_problem_of_the_action(self, database_url: str) -> None:

@@ -57,14 +57,6 @@ class TestClaims:
         claimed = await queue.store.claim(3)
         assert {delivery.id for delivery in claimed} == set(ids[2:])
 
-    async def test_a_row_that_is_not_due_is_left(self, queue: Queue) -> None:
-        """nextAttemptAt must have elapsed."""
-        row_id = await queue.put()
-        (claimed,) = await queue.store.claim(10)
-        await queue.complete(claimed, FAILED, Transition("retrying", 60))
-        assert await queue.store.claim(10) == []
-        assert (await queue.row(row_id)).status == "retrying"
-
     @pytest.mark.parametrize("due", [-(1 << 63), -1])
     async def test_a_due_time_before_1970_is_due(self, queue: Queue, due: int) -> None:
         """Whoever writes one by hand means at once; a signal finds it, too."""
@@ -144,14 +136,6 @@ class TestClaims:
         assert await queue.store.begin_quarantined(holder) == holder
         assert (await queue.row(row_id)).quarantine_rounds == 1
 
-    async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:
-        """Delivered and dead rows are done."""
-        for status in ("delivered", "dead"):
-            await queue.put()
-            (claimed,) = await queue.store.claim(1)
-            await queue.complete(claimed, OK, Transition(status))
-        assert await queue.store.claim(10) == []
-
 
 async def a_row(queue: Queue, name: str, **state: Any) -> tuple[str, str]:
     """Write a row of a destination of its own, which is paused if ``name`` is of a pause; give the ids of both."""
@@ -209,15 +193,6 @@ async def test_what_may_not_begin_is_found(queue: Queue) -> None:
         names[row_id] = name
     found = {names[row_id] for row_id in await queue.store.withdrawn(held)}
     assert found == {"dead", "delivered", "claimed", "of its organization", "of all", "automatic"}
-
-
-async def test_an_end_without_an_attempt_counts_as_none(queue: Queue) -> None:
-    """What nobody has sent has used up nothing."""
-    row_id = await queue.put()
-    (claim,) = await queue.store.claim(1)
-    assert await queue.mark_dead(claim, "its node is gone")
-    row = await queue.row(row_id)
-    assert (row.status, row.attempts) == ("dead", 0)
 
 
 BEFORE: Final = {

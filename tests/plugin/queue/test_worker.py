@@ -9,7 +9,7 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node, OriginGone
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage.outages import OutageLog, outage_delay
+from flowactions_plugin.storage.outages import outage_delay
 from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker, ok
 from tests.sending import SlowAnswer
@@ -63,16 +63,6 @@ async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
     row = await queue.row(row_id)
     assert (row.status, row.attempts, row.claimed_by, sent) == ("pending", 0, None, [])
     assert [claimed.id for claimed in await queue.store.claim(1)] == [row_id]
-
-
-def test_one_outage_is_logged_once_whatever_it_says(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that goes answers one part so and another so: lost, shut down, full, or not accepting connections."""
-    logged = OutageLog()
-    for number, code in enumerate((None, "08006", "57P03", "55000", "55P03", "53300", "3D000")):
-        logged.failed(f"part {number}", StorageUnavailable("away", code=code))
-    assert caplog.text.count("out of reach") == 1
-    logged.failed("another", StorageUnavailable("no right", code="42501"))
-    assert caplog.text.count("out of reach") == 2
 
 
 def test_an_outage_is_tried_with_backoff() -> None:

@@ -142,20 +142,6 @@ async def test_a_failed_migration_changes_nothing(database_url: str, monkeypatch
     assert await a_database(database_url).migrate() == (None, migrations.head())
 
 
-async def test_the_hosts_version_table_is_not_changed(postgres_url: str) -> None:
-    """The host's version table and the plugin's are separate."""
-    await execute(
-        postgres_url,
-        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)",
-        "INSERT INTO alembic_version VALUES ('host-7')",
-    )
-    await a_database(postgres_url).migrate()
-    async with connected(postgres_url) as connection:
-        assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalars().all() == [
-            "host-7"
-        ]
-
-
 async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
     postgres_url: str, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import shutil
 import sqlite3
-from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -26,13 +25,11 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, is_outage
 from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.watch.fleet import Fleet
-from tests.commanding import running
-from tests.host_transactions import webhook
 from tests.outages import a_database, a_role, execute, parsed
 from tests.recorder import recorder
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, hurry, services_of
-from tests.waiting import SAFETY_SECONDS, until, within
+from tests.waiting import until, within
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 OUTAGES = [
@@ -300,20 +297,6 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
         await until(lambda: "reachable again" in caplog.text)
 
 
-async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
-    """No restart is needed."""
-    await a_database(postgres_url).migrate()
-    async with a_role(postgres_url, *RIGHTS, password=PASSWORD) as url, a_database(url) as database:
-        role = make_url(url).username
-        await execute(postgres_url, f'REVOKE INSERT ON flowactions_oauth_states FROM "{role}"')
-        with pytest.raises(StorageUnavailable, match=r"permission denied.*rights"):
-            async with database.write() as connection:
-                await connection.execute(text(ROW.format("a")))
-        await execute(postgres_url, f'GRANT INSERT ON flowactions_oauth_states TO "{role}"')
-        async with database.write() as connection:
-            await connection.execute(text(ROW.format("a")))
-
-
 def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCaptureFixture) -> None:
     """However long it lasts; it is over when all parts that noticed it work again. Another kind of failure is another one."""
     caplog.set_level(logging.INFO)
@@ -325,7 +308,7 @@ def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCap
         return lines
 
     begins, ends = "the database is out of reach, trying again with backoff", "the database is reachable again"
-    for code in (None, "08001", "57P03", "53300", None):
+    for code in (None, "08001", "08006", "57P03", "55000", "55P03", "53300", "3D000", None):
         for part in ("deliveries", "pauses"):
             outages.failed(part, StorageUnavailable("away", code=code))
     assert said() == [begins]
@@ -414,45 +397,6 @@ class TestMovedFile:
                     assert await reached() == "queued"
                     await until(lambda: len(host.finished) == 2)
         await engine.dispose()
-
-    @pytest.mark.ci
-    async def test_a_worker_delivers_nothing_of_another_file(self, tmp_path: Path) -> None:
-        """One that starts again does."""
-        file, other = tmp_path / "f.db", tmp_path / "other.db"
-        settings = development(
-            f"sqlite:///{file}", FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_TICK_SECONDS="0.1"
-        )
-        (tmp_path / "of_worker.py").write_text(
-            "import os\nfrom tests.support import SmallHost\ndef make():\n    return SmallHost(os.environ)\n"
-        )
-        async with recorder() as receiver:
-            async with (actions := FlowActions.load(SmallHost(settings))).lifespan():
-                await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": receiver.url}))
-            file.rename(other)
-            async with a_database(f"sqlite:///{file}"):
-                pass
-            for is_new in (False, True):
-                async with running(
-                    *("worker", "--host", "of_worker:make"),
-                    cwd=tmp_path,
-                    stdout=PIPE,
-                    stderr=STDOUT,
-                    **settings,
-                ) as process:
-                    assert process.stdout is not None
-                    async with asyncio.timeout(SAFETY_SECONDS):
-                        while b" delivers" not in await process.stdout.readline():
-                            assert not process.stdout.at_eof()
-                        if is_new:
-                            await until(lambda: receiver.requests)
-                        else:
-                            other.replace(file)
-                            while b"moved away or replaced" not in await process.stdout.readline():
-                                assert not process.stdout.at_eof()
-                        process.terminate()
-                        rest = await process.stdout.read()
-                        assert (await process.wait(), b"out of reach" in rest) == (0, False)
-                assert len(receiver.requests) == int(is_new)
 
 
 class TestWaiting:
@@ -599,17 +543,3 @@ class TestWaiting:
                     other.execute("BEGIN IMMEDIATE")
                     results = await waiting
             assert StorageUnavailable in {type(each) for each in results}
-
-
-async def test_a_walk_continues_when_the_database_is_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of ten concurrent walks gets an error of the database, in the time of one."""
-    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 1.0)
-    path = tmp_path / "f.db"
-    actions = FlowActions.load(SmallHost(development(f"sqlite:///{path}", FLOWACTIONS_HOST_WORKER="off")))
-    async with actions.lifespan():
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            results = await asyncio.gather(*(actions.reach(a_walk(), webhook()) for _ in range(10)))
-        assert {(each.status, each.reason) for each in results} == {("failed", "storage_unavailable")}
