@@ -1,37 +1,43 @@
-"""A process that reaches a webhook node so often, and tells how it went.
+"""A process that enqueues webhooks with many callers at once, and prints each row's id when its caller has the answer.
 
-Arguments: how often, and how many at once.
+Arguments: how many at once, and how many in all; without the latter, it goes on until it is killed. Every eighth caller has
+idempotency keys, as hosts' own webhooks may. It begins when it is told to, by a line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import itertools
 import os
 import sys
-from collections import Counter
+from uuid import uuid4
 
 from flowactions_hookspecs import FlowActions, Node
+from tests.owning import own_webhook
 from tests.support import SmallHost, a_walk
 
 
-async def main(count: int, at_once: int) -> None:
-    """Reach the node and print how often each status came."""
+async def main(at_once: int, count: int | None = None) -> None:
+    """Enqueue, and print ids."""
     actions = FlowActions.load(SmallHost(os.environ))
     node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/", "webhookBody": "{}"})
-    statuses: Counter[str] = Counter()
-    left = iter(range(count))
+    left = itertools.count() if count is None else iter(range(count))
 
-    async def reach_some() -> None:
+    async def caller(number: int) -> None:
         for _ in left:
-            result = await actions.reach(a_walk(), node)
-            statuses[f"{result.status} {result.message or ''}".strip()] += 1
+            if number % 8:
+                result = await actions.reach(a_walk(), node)
+                assert result.status == "queued", result.message
+                delivery_id = result.delivery_id
+            else:
+                delivery_id = (await actions.enqueue(own_webhook(idempotency_key=uuid4().hex))).delivery_id
+            # A line is written whole or not at all.
+            os.write(1, f"{delivery_id}\n".encode())
 
     async with actions.lifespan():
-        print("ready", flush=True)  # noqa: T201
+        os.write(1, b"ready\n")
         sys.stdin.readline()
-        await asyncio.gather(*(reach_some() for _ in range(at_once)))
-    print(json.dumps(statuses), flush=True)  # noqa: T201
+        await asyncio.gather(*(caller(number) for number in range(at_once)))
 
 
 if __name__ == "__main__":

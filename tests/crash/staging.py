@@ -269,17 +269,6 @@ async def frozen(stage: Stage) -> None:
     await aged(stage.field, 60, f"pid = {worker.pid}")
 
 
-async def frozen_for_long(stage: Stage) -> None:
-    """The same in real time."""
-    worker = await two_workers(stage.field)
-    # One that was last seen before the other began would pass for one that the other has replaced.
-    both = "SELECT 1 FROM flowactions_workers WHERE last_seen_at > (SELECT max(started_at) FROM flowactions_workers)"
-    await until(lambda: stage.field.query(f"{both} AND pid = {worker.pid}"))
-    os.kill(worker.pid, signal.SIGSTOP)
-    seen = "SELECT 1 FROM flowactions_workers WHERE last_seen_at < (SELECT max(last_seen_at) FROM flowactions_workers)"
-    await until(lambda: stage.field.query(f"{seen} - 46000"))
-
-
 async def two_workers(field: Field) -> Any:
     """Start two workers; give the first, once both are in the list."""
     await field.enqueue(1)

@@ -6,8 +6,6 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,7 +19,7 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import SERIES
-from tests.crash.workers import Field, field_on
+from tests.crash.workers import Field
 from tests.queueing import ORIGIN
 from tests.recorder import OK
 from tests.waiting import until
@@ -34,12 +32,10 @@ GONE = b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n"
 
 
 @pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as made:
-        made.settings["FLOWACTIONS_DELIVERY"] = "continuous"
-        made.settings["FLOWACTIONS_CONCURRENCY"] = "100"
-        made.settings["FLOWACTIONS_DESTINATION_LIMIT"] = "100"
-        yield made
+def field(field: Field) -> Field:
+    limits = {"FLOWACTIONS_CONCURRENCY": "100", "FLOWACTIONS_DESTINATION_LIMIT": "100"}
+    field.settings.update(FLOWACTIONS_DELIVERY="continuous", **limits)
+    return field
 
 
 async def put_dead(field: Field, database: Database, rows: int) -> None:

@@ -72,22 +72,6 @@ async def post(actor: Actor, agent: int, keys: list[str]) -> list[int]:
     return statuses
 
 
-async def test_two_hundred_calls_with_one_key_enqueue_once(field: Field) -> None:
-    """From four processes at once: one 202, 199 times 204, one row; another agent with the same key has its own (§4.2)."""
-    async with actors(field.settings, PROCESSES) as processes:
-        for key in ("first", "second"):
-            found = await asyncio.gather(*(post(actor, 1, [key] * 50) for actor in processes))
-            assert Counter(status for statuses in found for status in statuses) == {202: 1, 204: 199}
-        assert await post(processes[0], 2, ["first"]) == [202]
-    keys, rows = await field.keys_and_rows()
-    assert keys == rows
-    assert Counter((agent, key) for agent, key, _ in rows) == {
-        ("agent-1", "first"): 1,
-        ("agent-1", "second"): 1,
-        ("agent-2", "first"): 1,
-    }
-
-
 @pytest.mark.ci
 async def test_sixty_in_a_minute_over_all_processes(field: Field) -> None:
     """Of 100 calls from four processes at once, exactly 60 are taken, and none later in the minute."""

@@ -28,13 +28,17 @@ async def test_who_had_an_answer_has_a_row(database_url: str, answers: int) -> N
         pass  # the tables
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "tests.crash.many_enqueuer", str(CALLERS)),
+        *("-m", "tests.crash.enqueuer", str(CALLERS)),
         cwd=ROOT,
         env={**os.environ, **settings},
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
+    assert process.stdin is not None
     assert process.stdout is not None
     try:
+        assert await asyncio.wait_for(process.stdout.readline(), 300) == b"ready\n"
+        process.stdin.write(b"go\n")
         answered = [await asyncio.wait_for(process.stdout.readline(), 300) for _ in range(answers)]
         assert process.returncode is None
     finally:

@@ -15,7 +15,7 @@ from tests.commanding import Ended, command
 from tests.crash import staging
 from tests.crash.page_host import RUN, Pages
 from tests.crash.staging import KEY, Stage, staged
-from tests.crash.workers import Field, field_on
+from tests.crash.workers import Field
 from tests.docs import log_events
 from tests.waiting import until
 
@@ -335,14 +335,8 @@ async def carry_out(stage: Stage, output: str) -> str:
 
 
 @pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as made:
-        made.settings.update(FLOWACTIONS_DELIVERY="continuous", FLOWACTIONS_ENCRYPTION_KEYS=KEY)
-        yield made
-
-
-@pytest.fixture
 async def stage(field: Field, tmp_path: Path) -> AsyncIterator[Stage]:
+    field.settings.update(FLOWACTIONS_DELIVERY="continuous", FLOWACTIONS_ENCRYPTION_KEYS=KEY)
     async with staged(field, tmp_path) as made:
         yield made
 
@@ -355,10 +349,7 @@ async def stage(field: Field, tmp_path: Path) -> AsyncIterator[Stage]:
 )
 async def test_each_incident_is_found(heading: str, stage: Stage) -> None:
     """By `doctor`, the commands that it advises and those of the runbook; and by the overview and what it leads to."""
-    await is_found(heading, INCIDENTS[heading], stage)
-
-
-async def is_found(heading: str, incident: Incident, stage: Stage) -> None:
+    incident = INCIDENTS[heading]
     await incident.stage(stage)
     outputs = {}
     for number, one in enumerate(shown(heading)):
@@ -398,20 +389,6 @@ async def is_seen(incident: Incident, pages: Pages) -> None:
         await until(seen, MOMENT_SECONDS)  # while deliveries go on, a page may say something else at first
     except AssertionError:
         raise AssertionError(missing[0]) from None
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-async def test_a_worker_that_is_frozen_for_a_minute_is_found(stage: Stage) -> None:
-    """In real time; when it continues, it is alive again."""
-    heading = "A worker is frozen"
-    await is_found(heading, INCIDENTS[heading]._replace(stage=staging.frozen_for_long), stage)
-    stage.field.resume()
-
-    async def both_alive() -> bool:
-        return (await run(stage, "status")).out.count(" alive ") == 2
-
-    await until(both_alive)
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

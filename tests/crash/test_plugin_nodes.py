@@ -50,15 +50,12 @@ class Installed:
         self.crm = crm
         self.actions = actions
 
-    async def record(self, *kinds: str, **config: Any) -> dict[str, str]:
+    async def record(self, *kinds: str) -> dict[str, str]:
         """Let a new run reach nodes of these kinds before step s; give what names the run."""
         walk = a_walk(pacing=Deferred("s"))
         configs = {"webhook": {"webhookUrl": "http://127.0.0.1:9/"}, "crm_upsert": {"list": "leads"}}
         for kind in kinds:
-            name, halts = kind.removesuffix("!"), kind.endswith("!")
-            halting = {"halt": True} if name == "crm_note" else {"list": "", "required": True}
-            given = {**configs.get(name, {}), **config, **(halting if halts else {})}
-            result = await self.actions.reach(walk, Node(id=kind, type=name, config=given))
+            result = await self.actions.reach(walk, Node(id=kind, type=kind, config=configs.get(kind, {})))
             assert result.status == "recorded"
         return {"run_id": walk.run_id}
 
@@ -151,35 +148,6 @@ async def test_killed_at_each_point_nothing_is_lost(field: Installed, packages: 
     assert {(step, state) for _, step, state, _ in worker.recovered} == {("s", "done")}
     for _, _, _, ran in worker.recovered:
         assert ran == list(KINDS[-len(ran) :])
-
-
-async def test_a_node_that_halts_ends_the_run(field: Installed, packages: Path) -> None:
-    """Also when its process was killed at the halt and recovery runs it; the host is told, and nothing behind it runs."""
-    halt = "crm_note!"
-    kinds = ("crm_contact", halt, "crm_upsert")
-    walk = await field.record(*kinds)
-    async with actors(field.settings, 1) as (actor,):
-        points = await actor.points(do="advance", walk=walk, step="s")
-    assert (await field.actions.advance(a_walk(**walk), "s")).state == "halted"
-    runs = [await field.record(*kinds) for _ in range(points)]
-    await advance_and_die(field.settings, runs)
-    await field.expire()
-    host = TellingHost(field.settings, database=field.engine)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(str(packages))
-        actions = FlowActions.load(host)
-    async with actions.lifespan():
-        from flowactions_plugin.services import Services  # noqa: PLC0415
-
-        while await actions.plugin_state(Services)._pacing.recover():
-            pass
-    assert {(state, ran[-1]) for _, _, state, ran in host.recovered} == {("halted", halt)}
-    for walk in runs:
-        assert (await field.actions.advance(a_walk(**walk), "s")).state == "halted"
-        assert (await field.actions.advance(a_walk(**walk), None)).state == "halted"
-        assert (await field.contacts())[walk["run_id"]] == 1
-    assert await field.upserted() == {}
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
 
 async def test_a_process_without_the_plugin_leaves_its_nodes_to_others(field: Installed) -> None:

@@ -6,15 +6,13 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
 from itertools import product
-from pathlib import Path
 
 import pytest
 
 from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
-from tests.crash.workers import Field, field_on
+from tests.crash.workers import Field
 from tests.recorder import OK
 from tests.waiting import until
 
@@ -27,10 +25,9 @@ too, and rounds in quarantine 0.3 seconds apart."""
 
 
 @pytest.fixture
-async def field(database_url: str, tmp_path: Path) -> AsyncIterator[Field]:
-    async with field_on(database_url, tmp_path) as made:
-        made.settings.update(FLOWACTIONS_CLAIM_LIMIT="50", FLOWACTIONS_CONCURRENCY="100")
-        yield made
+def field(field: Field) -> Field:
+    field.settings.update(FLOWACTIONS_CLAIM_LIMIT="50", FLOWACTIONS_CONCURRENCY="100")
+    return field
 
 
 async def until_drained(field: Field, timing: str, seconds: float, **environment: str) -> int:

@@ -73,11 +73,6 @@ class Field:
         self._running.append(process)
         return process
 
-    def resume(self) -> None:
-        """Let all workers that were stopped go on."""
-        for process in self._running:
-            process.send_signal(signal.SIGCONT)
-
     async def stop(self) -> None:
         """End all workers that run, the orderly way."""
         for process in self._running:

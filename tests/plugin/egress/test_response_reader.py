@@ -56,7 +56,8 @@ CLEAN: dict[str, bytes] = {
     "not modified": b"HTTP/1.1 304 Not Modified\r\n\r\n",
     "chunks": CHUNKED + b"2\r\nok\r\n0\r\n\r\n",
     "chunks with trailers": CHUNKED + b"2;x=y\r\nok\r\n0\r\nx: y\r\n\r\n",
-    "after interim responses": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nlink: </x>\r\n\r\n"
+    "after 16 interim responses": b"HTTP/1.1 100 Continue\r\n\r\n" * 15
+    + b"HTTP/1.1 103 Early\r\nlink: </x>\r\n\r\n"
     + OK
     + b"content-length: 2\r\n\r\nok",
     "after empty lines": b"\r\n\r\n" + OK + b"content-length: 0\r\n\r\n",
@@ -150,6 +151,7 @@ def test_the_end_of_a_connection_ends_a_body_without_length(data: bytes, complet
         b"\r\n" * MAX_HEAD_BYTES,
         b"HTTP/1.1 103 Early\r\ncontent-length: 2\r\n\r\nok" + OK + b"\r\n",
         b"HTTP/1.1 103 Early\nx: y\n\n" + OK + b"\r\n",
+        b"HTTP/1.1 103 Early\r\n\r\n" * 17 + CLEAN["length"],
     ],
 )
 def test_what_is_not_http_is_refused(data: bytes) -> None:
