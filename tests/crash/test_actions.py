@@ -13,7 +13,6 @@ import pytest
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Action
-from flowactions_plugin.insights.views import source_of
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.settings.model import read_settings
@@ -118,24 +117,3 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
     assert len(arrivals) == rows
     repeated = arrivals - Counter(list(arrivals))
     assert not repeated - may_repeat
-
-
-async def test_a_resend_that_is_killed_sends_each_row_again_once(field: Field) -> None:
-    """In the middle of a batch and after it: no delivered row has two new ones, or none."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": field.url}).database_url
-    async with Database(url) as database:
-        await put_dead(field, database, 1200)
-        await field.run("UPDATE flowactions_outbox SET status = 'delivered', error_class = NULL")
-        actions = Operations(database)
-        preview = await actions.preview(Scope(None), "resend", Filter.of(organization="acme", since=1))
-        action = await actions.change(Scope(None), preview.chosen, OPERATOR, "they lost it", rate=3000.0)
-        assert action is not None
-        for kill in ("acting:2", "acted:2"):
-            process = await field.start(kill, host=HOST)
-            assert await process.wait() == -signal.SIGKILL, field.logs()
-        await field.start(host=HOST)
-        assert await ended(field, database, action) == 1200
-    sources = [source_of(row[0]) for row in await field.query("SELECT origin FROM flowactions_outbox")]
-    assert len(sources) == 2400
-    assert len(set(sources)) == 1201
-    assert await field.states() == {"delivered": 2400}

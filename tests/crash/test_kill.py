@@ -89,31 +89,6 @@ async def test_killing_workers_loses_nothing(
     assert repeated.total() > 0  # the kills did hit what they were meant to hit
 
 
-async def test_a_worker_that_wakes_too_late_changes_nothing(field: Field) -> None:
-    """Stopped (SIGSTOP) with requests on their way, it wakes when others have delivered its rows."""
-    await field.enqueue(5)
-    stopped: list[int] = []
-
-    def answer(number: int) -> bytes:
-        if not stopped:
-            stopped.append(int(field.receiver.requests[-1].header(WORKER)))
-            os.kill(stopped[0], signal.SIGSTOP)
-        return OK
-
-    field.receiver.answer = answer
-    late = await field.start()
-    await until(lambda: stopped)
-    assert len(await field.in_flight()) == 5
-    await field.run("UPDATE flowactions_outbox SET claimed_until = 0")
-    await field.start()
-    await until(field.drained)
-    before = await field.query("SELECT * FROM flowactions_outbox ORDER BY id")
-    late.send_signal(signal.SIGCONT)
-    await until(lambda: field.logs().count("was reclaimed by another worker") == 5)
-    assert await field.query("SELECT * FROM flowactions_outbox ORDER BY id") == before
-    await field.check_nothing_lost(5)
-
-
 @pytest.fixture
 def own_server() -> Iterator[Any]:
     with own_postgresql() as server:

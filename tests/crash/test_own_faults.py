@@ -1,4 +1,4 @@
-"""Faults of a worker's own process, made for real: stopped, without descriptors, with large bodies."""
+"""Faults of a worker's own process, made for real: stopped, and with large bodies."""
 
 from __future__ import annotations
 
@@ -46,19 +46,6 @@ async def test_a_suspended_worker_reads_its_answers_late(field: Field, delivery:
     assert [tuple(row) for row in rows] == [("delivered", 1, None)]
     assert len(field.receiver.requests) == len(field.arrivals()) == 10
     assert "reclaimed" not in field.logs()
-
-
-@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
-async def test_a_process_without_descriptors_uses_up_no_attempt(field: Field, name: str) -> None:
-    """Its limit is reached when it connects, or looks a name up: the rows are given back, and said once why."""
-    url = field.receiver.url.replace("127.0.0.1", name)
-    await field.enqueue(10, webhookUrl=url)
-    await field.start(host=HOST, FLOWACTIONS_TEST_DESCRIPTORS="2")
-    await until(field.drained)
-    rows = await field.query("SELECT DISTINCT status, attempts, last_error FROM flowactions_outbox")
-    assert [tuple(row) for row in rows] == [("delivered", 1, None)]
-    assert field.logs().count("given back without an attempt") == 1
-    assert "no resources left for it: Too many open files" in field.logs()
 
 
 @pytest.mark.parametrize(

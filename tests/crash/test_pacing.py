@@ -19,7 +19,6 @@ from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings.model import read_settings
 from tests.chatting import adopt, adopting_settings
 from tests.crash.actors import AT_ONCE, actors, advance, advance_and_die
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
 
@@ -36,7 +35,7 @@ class Field:
     async def record(self, *kinds: str) -> dict[str, str]:
         """Let a new run reach nodes of these kinds before step s; give what names the run.
 
-        A ``chat_halt`` has no target, and a ``webhook_halt`` no URL that may be used: both halt.
+        A ``webhook_halt`` has no URL that may be used, and halts.
         """
         walk = a_walk(pacing=Deferred("s"))
         for number, kind in enumerate(kinds):
@@ -47,9 +46,7 @@ class Field:
             )
             if kind == "webhook_halt":
                 config = {"webhookUrl": "ftp://x", "webhookContinueOnFailure": False}
-            elif kind == "chat_halt":
-                config = {"chatMessageText": "no target", "chatContinueOnFailure": False}
-            name = {"webhook_halt": "webhook", "chat_halt": "chat_message"}.get(kind, kind)
+            name = kind.removesuffix("_halt")
             result = await self.actions.reach(walk, Node(id=f"{kind}-{number}", type=name, config=config))
             assert result.status == "recorded"
         return {"run_id": walk.run_id}
@@ -147,26 +144,6 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
     assert (
         sum(sent.values()) < points + points / 2
     )  # few points lie between the message and the removal of its record
-
-
-@pytest.mark.ci
-@sampled("halt", ["webhook_halt", "chat_halt"], size=1)
-async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) -> None:
-    """Of fifty-two advances from four processes one halts, the others are told running or halted, and never done (§3.2)."""
-    async with actors(field.settings, AT_ONCE) as processes:
-        for _ in range(4):
-            walk = await field.record("webhook", "chat_message", halt, "webhook")
-            found = await asyncio.gather(*(advance(actor, walk, "s", times=13) for actor in processes))
-            ran = [result for one in found for result in one["ran"]]
-            assert [result.rpartition(":")[0] for result in ran] == ["webhook-0", "chat_message-1", f"{halt}-2"]
-            states = Counter(state for one in found for state in one["states"])
-            assert states.keys() <= {"running", "halted"}, states
-            assert states["halted"] >= 1
-            for step in ("s", None):
-                again = await asyncio.gather(*(advance(actor, walk, step) for actor in processes))
-                assert {state for one in again for state in one["states"]} == {"halted"}
-            assert (await field.enqueued())[walk["run_id"]] == 1
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
 
 async def test_killed_at_a_halt_no_later_node_runs(field: Field) -> None:

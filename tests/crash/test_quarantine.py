@@ -96,20 +96,3 @@ async def test_a_row_that_ends_its_worker_is_dead_and_the_others_are_delivered(
     said = [line for line in field.logs().splitlines() if "is dead" in line]
     assert len(said) == 1
     assert "127.0.0.1" in said[0]
-
-
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
-async def test_a_process_that_dies_before_it_sends_kills_nothing(field: Field) -> None:
-    """Ten processes in a row end while they ask for a signing secret: nothing was sent, and nothing is dead."""
-    field.settings.update(FLOWACTIONS_DELIVERY="continuous", FLOWACTIONS_DESTINATION_LIMIT="100")
-    await field.enqueue(20)
-    for _ in range(10):
-        process = await field.start(
-            host=HOST, FLOWACTIONS_TEST_TIMING=SOON, FLOWACTIONS_TEST_DIES="signing_secret"
-        )
-        async with asyncio.timeout(300):
-            assert await process.wait() == -signal.SIGKILL, field.logs()
-    assert field.receiver.requests == []
-    assert set(await field.states()) == {"pending"}
-    assert await until_drained(field, SOON, 900) == 0
-    assert await field.states() == {"delivered": 20}

@@ -261,14 +261,6 @@ class TestNames:
         with pytest.raises(EgressRefused):
             await guard(allow=NAMED).look_up(url_of(literal))
 
-    async def test_with_a_proxy_that_resolves_a_name_is_not_judged_here(self) -> None:
-        """Whether the setting has it or not; a literal address is."""
-        by_proxy = EgressGuard(development=False, resolve=None, allow=NAMED)
-        for host in ("hooks.internal.example", "other.example"):
-            await by_proxy.resolve(f"https://{host}/")
-        with pytest.raises(EgressRefused):
-            await by_proxy.resolve("https://10.0.0.1/")
-
     async def test_a_delivery_goes_where_the_name_leads_and_no_other_does(self, queue: Queue) -> None:
         """Judged at the address that is dialled, over a connection of its own: kept ones are not shared between names."""
 

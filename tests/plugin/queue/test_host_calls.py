@@ -12,12 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
-from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
-from flowactions_plugin.operators.scope import Scope
+from flowactions_hookspecs import FlowNodeOrigin, OriginGone
 from flowactions_plugin.queue.host_calls import Secret, SecretSource
 from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
 from tests.queueing import ORIGIN, Queue, a_schedule, continuously, delivering, ok
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import SmallHost
 from tests.waiting import until
 
 SECRET = "whsec_never_seen"
@@ -253,52 +252,6 @@ async def test_a_secret_that_is_being_asked_for_is_not_asked_for_again() -> None
     source.renew()
     await source.of(ORIGIN)
     assert asked == [ORIGIN] * 2
-
-
-class Raises(httpx.AsyncBaseTransport):
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        raise self._error
-
-
-@pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
-@pytest.mark.parametrize(
-    ("transport", "said"),
-    [
-        (object(), "Host.transport (object) is not an httpx.AsyncBaseTransport"),
-        (
-            Raises(RuntimeError(SECRET)),
-            "Host.transport (Raises) raised RuntimeError, not an httpx.TransportError",
-        ),
-    ],
-)
-async def test_rows_wait_while_the_hosts_transport_is_invalid(
-    database_url: str, delivery: str, transport: Any, said: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is checked where it enters: the log names Host.transport once, and no attempt is used up."""
-    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY=delivery), transport=transport)
-    actions = FlowActions.load(host)
-    async with actions.lifespan():
-        node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/"})
-        ids = [str((await actions.reach(a_walk(), node)).delivery_id) for _ in range(4)]
-        queries = services_of(host)._insights
-
-        async def waiting() -> bool:
-            found = [await queries.delivery(Scope(), row_id) for row_id in ids]
-            return all(each is not None and each.row.waiting_since is not None for each in found)
-
-        await until(waiting)
-        for row_id in ids:
-            found = await queries.delivery(Scope(), row_id)
-            assert found is not None
-            row = found.row
-            assert (row.status, row.attempts, row.attempt_log) == ("pending", 0, [])
-            assert said in (row.last_error or "")
-    named = [record for record in caplog.records if "Host.transport" in record.getMessage()]
-    assert len(named) == 1
-    assert SECRET not in caplog.text
 
 
 class Listener(SmallHost):

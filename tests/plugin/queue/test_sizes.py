@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -55,15 +54,8 @@ class TestNode:
         ("config", "content", "reason"),
         [
             ({"webhookBody": '{"said": {{content}}}'}, "x" * LIMIT, "body_too_large"),
-            ({"webhookBody": json.dumps("x" * LIMIT)}, "", "body_too_large"),
             ({"webhookBody": "{{content}}," * 10_000}, "x" * 100_000, "body_too_large"),
             ({"webhookHeaders": [{"key": "x", "value": "{{content}}"}]}, "x" * 8193, "headers_too_large"),
-            ({"webhookHeaders": [{"key": "x", "value": "{{content}}" * 10}]}, "é" * 410, "headers_too_large"),
-            (
-                {"webhookHeaders": [{"key": f"x-{number}", "value": "{{content}}"} for number in range(9)]},
-                "x" * 8000,
-                "headers_too_large",
-            ),
         ],
     )
     async def test_what_is_too_large_skips_the_node(

@@ -22,14 +22,13 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.waiting import CONFLICTS, REPETITIONS, repeated
 from tests.host_transactions import SharingHost, a_host_engine, before, order, webhook
 from tests.outages import a_database, execute
-from tests.owning import OwningHost, engine_of, keys_and_rows, own_webhook
+from tests.owning import engine_of, own_webhook
 from tests.queueing import Queue, a_delivery
 from tests.support import a_walk
 
 LEVELS = ("serializable", "repeatable read")
 ROWS = 120
 WORKERS = 4
-TWINS = 8
 
 
 @pytest.fixture(params=LEVELS)
@@ -100,30 +99,6 @@ async def test_own_transactions_are_read_committed(strict_url: str, shared: bool
             hosts = await connection.scalar(level)
     assert found == ["read committed"] * 3
     assert (hosts == "read committed") is not shared
-
-
-@pytest.mark.parametrize("shared", [False, True])
-async def test_twins_of_a_key_are_one_delivery(strict_url: str, shared: bool) -> None:
-    """Of calls in several processes that race for one key, one is queued, and the others are its duplicates."""
-    async with AsyncExitStack() as stack:
-        hosts = []
-        for _ in range(3):
-            engine = engine_of(strict_url)
-            stack.push_async_callback(engine.dispose)
-            host = OwningHost(engine, FLOWACTIONS_DATABASE_URL=strict_url)
-            host.database = engine if shared else None
-            actions = FlowActions.load(host)
-            await stack.enter_async_context(actions.lifespan())
-            hosts.append((actions, host))
-        receipts = await asyncio.gather(
-            *(
-                hosts[number % 3][0].enqueue(own_webhook(idempotency_key=f"k{number // TWINS}"))
-                for number in range(4 * TWINS)
-            )
-        )
-        assert Counter(each.status for each in receipts) == {"queued": 4, "duplicate": 4 * (TWINS - 1)}
-        keys, rows = await keys_and_rows(hosts[0][1])
-        assert len(keys) == len(rows) == len({each.delivery_id for each in receipts}) == 4
 
 
 async def crossed(database: Database, first: str, second: str, met: asyncio.Barrier) -> int:
