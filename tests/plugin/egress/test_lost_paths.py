@@ -70,37 +70,6 @@ def test_a_request_that_is_not_acknowledged_goes_out_again_in_the_same_attempt(
         runner.run(trials())
 
 
-async def test_a_large_request_waits_for_its_deadline() -> None:
-    """A body above 64 KiB may wait long for a slow receiver's window, so nobody can tell that from a path that was lost."""
-    receiver = Swallowing()
-    async with listening(receiver.serve) as port, sending(seconds=4.5) as sender:
-        url = f"http://127.0.0.1:{port}/"
-        for _ in range(2):  # the second one is on a kept connection, whose silence is bounded
-            await sender.send(url)
-        receiver.lose()
-        outcome = await sender.send(url, LARGE)
-        assert (outcome.error, outcome.notes) == ("timed out after 4.5 s while waiting for the answer", ())
-        assert receiver.connections == 1
-
-
-async def test_a_slow_receiver_gets_a_large_request_once() -> None:
-    """It stops reading for longer than silence may last, with a full window, and then reads the rest."""
-    body = b"x" * 8_000_000
-
-    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for _ in range(2):
-            await receiver.answer_one(reader, writer)
-        await asyncio.sleep(4)
-        await receiver.answer_one(reader, writer)
-
-    receiver = Swallowing(slow)
-    async with listening(receiver.serve) as port, sending() as sender:
-        for each in (b"1", b"2", body):
-            outcome = await sender.send(f"http://127.0.0.1:{port}/", each)
-            assert (outcome.status_code, outcome.notes) == (200, ())
-        assert (receiver.connections, receiver.bodies[body]) == (1, 1)
-
-
 async def test_each_request_on_a_kept_connection_has_the_bound_of_its_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -126,34 +126,6 @@ def time_out(executor: Executor, organization_id: str, destination: str) -> None
     executor.load.limits.record(lane, (organization_id, destination), outcome)
 
 
-async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) -> None:
-    """Then all that the limit allows; its rows use up one attempt for each time-out, and no more."""
-    timing = Timing(lease_seconds=30.0, deadline_seconds=0.3)
-    queue = Queue(queue.database, timing.lease_seconds)
-    async with hanging(1) as (silent,), own_transport() as transport:
-        await put(queue, silent.url, "hung", rows=40)
-        executor = an_executor(queue, transport, timing=timing)
-        async with beside(executor, queue, timing, [silent]):
-            await until(lambda: executor.load.limits.limited() and silent.open <= 1, seconds=300)
-            silent.most, before = silent.open, silent.given_up
-            await until(lambda: silent.given_up >= before + 3, seconds=300)
-            assert silent.most == 1
-            silent.healed.set()
-            await until(lambda: not executor.load.limits.limited(), seconds=300)
-            await until(lambda: _all_tried(queue), seconds=300)
-        given_up = silent.given_up
-    tried = await queue.queries._read(
-        lambda connection: connection.exec_driver_sql(
-            "SELECT sum(attempts) FROM flowactions_outbox WHERE status = 'retrying'"
-        ).scalar_one()
-    )
-    assert tried == given_up
-
-
-async def _all_tried(queue: Queue) -> bool:
-    return await queue.count("status = 'pending'") == 0
-
-
 @pytest.mark.ci
 async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> None:
     """Within seconds, by organizations that are concerned; and when the worker stops, it limits nothing."""

@@ -14,7 +14,6 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import URL, make_url
 
-from flowactions_hookspecs import OriginGone
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
@@ -171,34 +170,6 @@ async def test_an_outcome_that_was_written_is_found_again(
     found = await cut.queue.queries.stored(ids[0], "acme")
     assert found is not None
     assert [attempt.number for attempt in found[1]] == [1]
-
-
-async def test_an_end_without_an_attempt_is_written_and_notified_once(
-    cut: Cut, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Marked dead by a write whose answer was lost: one line and one call for each, and no attempt in the log."""
-    told: list[str] = []
-
-    async def finished(delivery: Any) -> None:
-        told.append(delivery.id)
-
-    async def gone(origin: object) -> str:
-        raise OriginGone("the node is gone")
-
-    ids = [await cut.queue.put() for _ in range(ROWS)]
-    worker = a_worker(
-        cut.queue,
-        ok,
-        limit=ROWS,
-        signing_secret=gone,
-        delivery_finished=finished,
-    )
-    cut.arm(COMPLETES)
-    await run_until(cut, worker, {"dead": ROWS})
-    assert cut.count == 1
-    assert sorted(told) == sorted(ids)
-    assert caplog.text.count("is dead: the node is gone") == ROWS
-    assert (await cut.queue.row(ids[0])).attempts == 0
 
 
 async def test_what_was_given_back_is_not_given_back_twice(cut: Cut, caplog: pytest.LogCaptureFixture) -> None:

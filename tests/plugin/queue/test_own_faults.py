@@ -8,10 +8,6 @@ import logging
 import os
 import resource
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -31,71 +27,12 @@ from flowactions_plugin.queue.worker import Worker
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule, an_executor, continuously
 from tests.recorder import OK
-from tests.sending import own_transport
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
-TIMING = Timing(lease_seconds=4.0, deadline_seconds=0.6)
-
-
-@contextmanager
-def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """Serve in a thread, so that the receiver answers while this event loop stands still."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    connection.settimeout(300)
-                    read = b""
-                    while b"\r\n\r\n" not in read:
-                        read += connection.recv(65536)
-                    answer(connection)
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join(300)
-
 
 class TestLostTime:
-    """The receiver answers in time; the event loop stands still meanwhile."""
-
-    async def test_a_failure_in_lost_time_is_no_attempt(
-        self, queue: Queue, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """The receiver gives up while this process stands still: the row is given back, and the log says why once."""
-        loop = asyncio.get_running_loop()
-        stands, closed = threading.Event(), threading.Event()
-
-        def stand() -> None:
-            stands.set()
-            closed.wait(300)
-            time.sleep(0.7)
-
-        def answer(connection: socket.socket) -> None:
-            loop.call_soon_threadsafe(stand)
-            stands.wait(300)
-            time.sleep(0.3)
-            connection.close()
-            closed.set()
-            stands.clear()
-
-        with threaded(answer) as url, LagMeter(lease_clock) as lag:
-            async with own_transport() as transport:
-                row_id = await queue.put(url=url, max_attempts=1)
-                claims = a_schedule(queue, transport, lag=lag, timing=TIMING)
-                for _ in range(2):
-                    await claims.tick()
-                    row = await queue.row(row_id)
-                    assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
-                    await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
-        assert caplog.text.count("this process stood still") == 1
+    """The event loop stands still meanwhile."""
 
     async def test_a_timeout_while_this_process_stands_still_is_forgiven_five_times_in_a_row(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
@@ -122,39 +59,6 @@ class TestLostTime:
                 assert row.attempts == attempts
                 await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
         assert row.status == "dead"
-
-    async def test_a_worker_that_resumes_with_an_expired_claim_starts_nothing(self, queue: Queue) -> None:
-        """What is left of the lease does not cover an attempt: the rows are given back, and sent with the next claim."""
-        queue.store = type(queue.store)(queue.database, 1.5)
-        block = True
-
-        async def secret(origin: object) -> str | None:
-            if block:
-                time.sleep(1.2)  # noqa: ASYNC251  that is the fault
-            return None
-
-        ids = [await queue.put() for _ in range(3)]
-        sent: list[httpx.Request] = []
-
-        def answer(request: httpx.Request) -> httpx.Response:
-            sent.append(request)
-            return httpx.Response(200)
-
-        claims = a_schedule(queue, answer, signing_secret=secret, timing=Timing(1.5, 0.6))
-        await claims.tick()
-        assert sent == []
-        rows = [await queue.row(row_id) for row_id in ids]
-        assert {(row.status, row.attempts, row.claimed_by, row.takeovers) for row in rows} == {
-            ("pending", 0, None, 0)
-        }
-        block = False
-
-        async def all_sent() -> bool:
-            await claims.tick()
-            return len(sent) >= 3
-
-        await until(all_sent)  # a machine that is slow itself gives them back, too
-        assert len(sent) == 3
 
     async def test_the_lease_begins_before_the_claim_is_asked_for(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch

@@ -42,9 +42,6 @@ from tests.queueing import Deliveries, OutboxStore, Queue, a_delivery, an_execut
 from tests.support import SmallHost, a_walk, development, services_of
 
 ROW = "00000001-0000-7000-8000-000000000001"
-EVERYTHING = Filter.of(
-    id=(ROW,), agent="agent-7", destination="d", type="t", ended_since=0, ended_before=10**12
-)
 
 
 async def complete_one(store: OutboxStore) -> None:

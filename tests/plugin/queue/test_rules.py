@@ -23,8 +23,6 @@ from flowactions_plugin.queue.rules import (
 )
 from flowactions_plugin.settings.model import read_settings
 
-NOW = 1_700_000_000.0
-
 
 def answered(status: int, **more: Any) -> Outcome:
     return Outcome(0, 0, status_code=status, **more)

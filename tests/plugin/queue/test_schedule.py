@@ -37,7 +37,6 @@ from tests.waiting import until
 
 LONG = RETRY_SCHEDULES["long"]
 HOUR_MS = 3600 * 1000
-DAY_MS = 24 * HOUR_MS
 
 SCHEDULES = st.lists(st.integers(1, 86_400), min_size=1, max_size=9).map(tuple)
 CHANCES = st.floats(0, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
@@ -95,10 +93,8 @@ def test_a_worker_that_knows_nothing_finds_out_once() -> None:
     assert sim.longest("new", *fine) <= SOON
 
 
-@pytest.mark.parametrize(
-    "takes", [9.0, NEVER, lambda row: (QUICK, 9.0)[row % 2]], ids=["slow", "hangs", "both"]
-)
-def test_a_new_path_for_each_row_makes_no_new_receiver(takes: float | Callable[[int], float]) -> None:
+@pytest.mark.parametrize("takes", [9.0, NEVER], ids=["slow", "hangs"])
+def test_a_new_path_for_each_row_makes_no_new_receiver(takes: float) -> None:
     """What is known of its host holds for each, so that unknown lanes of other tenants have their slots."""
     sim = Simulation()
     for number in range(10):
@@ -147,14 +143,14 @@ def test_few_slots(slots: int, quick: float, unknown: float) -> None:
     assert sim.longest("new 0", "new 1", "new 2") <= unknown
 
 
-@sampled("hosts", [1, 10, 20_000], size=1)
-def test_20_000_lanes_of_one_row(hosts: int) -> None:
+@sampled("hosts", [1, 10, 5_000], size=1)
+def test_5_000_lanes_of_one_row(hosts: int) -> None:
     """They are delivered as fast as their limits allow, and delay nobody."""
     sim = Simulation()
     sim.enqueue("fine", QUICK, rows=100, rate=20)
     sim.run(1)
-    for number in range(20_000):
+    for number in range(5_000):
         sim.enqueue("ids", 10 * QUICK, host=f"host {number % hosts}", path=f"id/{number}")
-    sim.run(20_000 * 10 * QUICK / min(90, 10 * hosts) * 1.5)
-    assert sim.ended["ids"] == 20_000
+    sim.run(5_000 * 10 * QUICK / min(90, 10 * hosts) * 1.5)
+    assert sim.ended["ids"] == 5_000
     assert sim.longest("fine") <= SOON
