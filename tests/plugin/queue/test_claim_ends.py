@@ -15,9 +15,8 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, Returned
+from flowactions_plugin.queue.claimed import SMALL_BYTES, Completion, End, Returned
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import WAIT_LIMIT_SECONDS, Timing
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, a_schedule, an_executor, continuously, ok
@@ -147,73 +146,25 @@ async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: i
     assert (kept is None) == (size > SMALL_BYTES)
 
 
-class TestClaimedAgain:
-    """A worker that stood still for longer than its lease, while it claimed, has its own row a second time."""
+async def test_a_row_whose_secret_could_not_be_asked_for_is_executed_when_it_is_claimed_again(
+    queue: Queue,
+) -> None:
+    """A delivery that ends while it waits for its secret leaves nothing in hand."""
 
-    @pytest.fixture
-    def asked(self) -> list[str]:
-        return []
+    async def never(_origin: object) -> None:
+        await asyncio.Event().wait()
 
-    @pytest.fixture
-    def executor(self, queue: Queue, asked: list[str]) -> Executor:
-        def answer(request: httpx.Request) -> httpx.Response:
-            asked.append(request.url.host)
-            return httpx.Response(200)
-
-        queue.store.contact.prefix = "aaaaaaaa"
-        return an_executor(queue, answer)
-
-    async def claim_again(self, queue: Queue) -> ClaimedDelivery:
-        await queue.expire_claims()
-        (claim,) = await queue.store.claim(1)
-        return claim
-
-    async def test_a_row_that_waits_for_a_slot_is_not_held_twice(
-        self, queue: Queue, executor: Executor, asked: list[str]
-    ) -> None:
-        """The later copy is dropped. The first one is given back under the later claim, and nothing is in flight then."""
-        await queue.put()
-        (first,) = executor.take(await queue.store.claim(1))
-        assert executor.take([await self.claim_again(queue)]) == []
-        executor.abandon([first])
-        await executor.completer.flush()
-        (again,) = executor.take(await queue.store.claim(1))
-        await executor.execute(again)
-        await executor.completer.flush()
-        assert (again.reclaims, len(asked), (await queue.row(again.id)).status) == (1, 1, "delivered")
-
-    async def test_what_was_written_before_the_claim_was_answered_is_not_sent_again(
-        self, queue: Queue, executor: Executor, asked: list[str]
-    ) -> None:
-        """Its outcome is written under the later claim, whose answer comes after that."""
-        await queue.put()
-        (first,) = executor.take(await queue.store.claim(1))
-        with executor.hand.claiming():
-            later = await self.claim_again(queue)
-            await executor.execute(first)
-            await executor.completer.flush()
-            assert (await queue.row(first.id)).status == "delivered"
-            assert executor.take([later]) == []
-        assert executor.hand.state(first.id) is None
-        assert len(asked) == 1
-
-    async def test_a_row_whose_secret_could_not_be_asked_for_is_executed_when_it_is_claimed_again(
-        self, queue: Queue
-    ) -> None:
-        """A delivery that ends while it waits for its secret leaves nothing in hand."""
-
-        async def never(_origin: object) -> None:
-            await asyncio.Event().wait()
-
-        executor = an_executor(queue, ok, signing_secret=never)
-        await queue.put()
-        (claim,) = executor.take(await queue.store.claim(1))
-        asking = asyncio.ensure_future(executor.execute(claim))
-        await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.wait({asking})
-        assert asking.cancelled()
-        assert executor.take([await self.claim_again(queue)]) != []
+    queue.store.contact.prefix = "aaaaaaaa"
+    executor = an_executor(queue, ok, signing_secret=never)
+    await queue.put()
+    (claim,) = executor.take(await queue.store.claim(1))
+    asking = asyncio.ensure_future(executor.execute(claim))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait({asking})
+    assert asking.cancelled()
+    await queue.expire_claims()
+    assert executor.take(await queue.store.claim(1)) != []
 
 
 class TestLost:

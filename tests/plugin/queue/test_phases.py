@@ -9,7 +9,7 @@ from sqlalchemy import insert
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress import sender
-from flowactions_plugin.egress.attempt import SENT_AGAIN, SLOW_MS, Outcome
+from flowactions_plugin.egress.attempt import NOTES, SENT_AGAIN, SLOW_MS, Outcome
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue import outcomes
 from flowactions_plugin.queue.claimed import Attempted
@@ -81,6 +81,20 @@ def test_what_is_kept_of_an_attempt(status: int, duration_ms: int, *, probe: boo
     outcome = Outcome(0, duration_ms, status_code=status, phases={"wait": 0.007}, notes=(SENT_AGAIN,))
     change = Transition("delivered" if status == 200 else "retrying")
     assert outcomes.phases_text(Attempted(claimed(is_probe=probe), outcome, change)) == kept
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_every_note_is_shown_as_it_was_kept(queue: Queue, status: int) -> None:
+    """Of an attempt that delivers, too, which has no error."""
+    row_id = await queue.put()
+    (claim,) = await queue.store.claim(1)
+    outcome = Outcome(0, 1, status_code=status, notes=tuple(NOTES.values()))
+    await queue.complete(claim, outcome, Transition("delivered" if status == 200 else "dead"))
+    shown = await queue.queries.delivery(Scope("acme"), row_id)
+    assert shown is not None
+    (attempt,) = shown.row.attempt_log
+    assert (attempt.note, attempt.error) == ("; ".join(NOTES.values()), None)
+    assert (shown.row.last_error is None) is (status == 200)
 
 
 @sampled(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -14,21 +13,16 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import FlowActions, NotQueued
-from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claimed import Attempted
-from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.waiting import CONFLICTS, REPETITIONS, repeated
 from tests.host_transactions import SharingHost, a_host_engine, before, order, webhook
 from tests.outages import a_database, execute
 from tests.owning import engine_of, own_webhook
-from tests.queueing import Queue, a_delivery
+from tests.queueing import Queue
 from tests.support import a_walk
 
 LEVELS = ("serializable", "repeatable read")
-ROWS = 120
-WORKERS = 4
 
 
 @pytest.fixture(params=LEVELS)
@@ -51,38 +45,6 @@ async def databases(url: str, number: int, *, shared: bool) -> AsyncIterator[lis
                 stack.push_async_callback(engine.dispose)
             opened.append(await stack.enter_async_context(a_database(url, engine=engine)))
         yield opened
-
-
-async def drain(queue: Queue, taken: Counter[str]) -> None:
-    """Claim and complete until nothing is due."""
-    while claims := await queue.store.claim(5, per_destination=50):
-        taken.update(each.id for each in claims)
-        done = [Attempted(each, Outcome(0, 1, 200), Transition("delivered")) for each in claims]
-        assert {each.kind for each in (await queue.store.complete(done)).values()} == {"written"}
-
-
-@pytest.mark.parametrize("shared", [False, True])
-async def test_workers_beside_enqueues_conflict_with_nobody(
-    strict_url: str, shared: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each row is claimed once and delivered, and no statement fails."""
-    async with databases(strict_url, WORKERS, shared=shared) as opened:
-        queues = [Queue(each) for each in opened]
-        taken: Counter[str] = Counter()
-        deliveries = [a_delivery(destination=f"d{number % 3}") for number in range(ROWS)]
-        await asyncio.gather(
-            *(
-                queues[number % WORKERS].store.enqueue(each, None)
-                for number, each in enumerate(deliveries[: ROWS // 2])
-            )
-        )
-        await asyncio.gather(
-            *(queues[0].store.enqueue(each, None) for each in deliveries[ROWS // 2 :]),
-            *(drain(each, taken) for each in queues),
-        )
-        await drain(queues[0], taken)
-    assert taken == Counter(each.id for each in deliveries)
-    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize("shared", [False, True])
