@@ -21,6 +21,7 @@ from flowactions_plugin.storage.database import Database
 from tests.commanding import Ended, command
 from tests.docs.commands import commands, document_of, fields
 from tests.plugin.cli.test_output import HOSTILE, assert_safe
+from tests.plugin.stored import a_dead_one
 from tests.queueing import Queue
 from tests.rings import sampled
 
@@ -56,21 +57,6 @@ async def fill(queue: Queue, table: Table, **values: Any) -> None:
     await queue.run(insert(table).values({**row, **values}))
 
 
-async def a_dead_one(queue: Queue, **changes: Any) -> str:
-    """Write a dead delivery."""
-    now = queue.database.clock()
-    row_id = await queue.put(id=new_id(now), **changes)
-    died = {
-        "status": "dead",
-        "attempts": 4,
-        "last_error": NASTY,
-        "error_class": "http_5xx",
-        "finished_at": int(now * 1000) - 1,
-    }
-    await queue.run(update(schema.outbox).where(schema.outbox.c.id == row_id).values(died))
-    return row_id
-
-
 @pytest.fixture
 async def hostile(queue: Queue) -> str:
     """The id of a delivery that holds hostile text wherever it can, as all other tables do."""
@@ -85,6 +71,7 @@ async def hostile(queue: Queue) -> str:
         method=f"P{SMALL}",
         headers=((NASTY, NASTY), ("x-empty", "")),
         body=NASTY.encode() + b"\xff\0",
+        state={"last_error": NASTY, "trace": SMALL},
     )
     now = int(queue.database.clock() * 1000)
     bucket = now - now % 300_000
@@ -123,9 +110,7 @@ async def hostile(queue: Queue) -> str:
         actor_role="command",
         at=now,
     )
-    await queue.run(
-        update(schema.outbox).where(schema.outbox.c.id == row_id).values(action_id=action, trace=SMALL)
-    )
+    await queue.run(update(schema.outbox).values(action_id=action))
     return row_id
 
 
