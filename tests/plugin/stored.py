@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import Float, Integer, LargeBinary, Table
+
 from flowactions_plugin.clock import new_id
 from tests.queueing import Queue
 
@@ -28,3 +30,18 @@ def a_connection(organization: str, **changes: Any) -> dict[str, Any]:
     texts = ("team_id", "team_name", "bot_user_id", "app_id", "scopes", "installed_by_id", "installed_by_name")
     row = {"organization_id": organization, **dict.fromkeys(texts, "x"), "install_id": "i", "installed_at": 1}
     return {**row, "status": "active", "sealed_token": b"x", **changes}
+
+
+def a_row(table: Table, text: str, number: int = 1, *, whole: bool = False, **known: Any) -> dict[str, Any]:
+    """Give a row of any table: a text and a number, cut to their columns, where nothing is known.
+
+    Columns that may be empty are left out, unless the row is a ``whole`` one.
+    """
+    row = {name: value for name, value in known.items() if name in table.c}
+    for column in table.c:
+        if column.name in row or (column.nullable and not whole and not column.primary_key):
+            continue
+        is_number, is_bytes = (isinstance(column.type, kind) for kind in ((Integer, Float), LargeBinary))
+        shown = text[: getattr(column.type, "length", None)]
+        row[column.name] = number if is_number else text.encode() if is_bytes else shown
+    return row

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import BigInteger, Float, Integer, LargeBinary, Table, insert, update
+from sqlalchemy import Table, insert, update
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import Command
@@ -21,7 +21,7 @@ from flowactions_plugin.storage.database import Database
 from tests.commanding import Ended, command
 from tests.docs.commands import commands, document_of, fields
 from tests.plugin.cli.test_output import HOSTILE, assert_safe
-from tests.plugin.stored import a_dead_one
+from tests.plugin.stored import a_dead_one, a_row
 from tests.queueing import Queue
 from tests.rings import sampled
 
@@ -45,16 +45,7 @@ def run(database_url: str, tmp_path: Path, queue: Queue) -> Run:
 
 async def fill(queue: Queue, table: Table, **values: Any) -> None:
     """Write a row whose texts are all hostile, as far as their columns hold them."""
-    row: dict[str, Any] = {}
-    for column in table.c:
-        if isinstance(column.type, Integer | BigInteger | Float):
-            row[column.name] = 1
-        elif isinstance(column.type, LargeBinary):
-            row[column.name] = NASTY.encode()
-        else:
-            length = getattr(column.type, "length", None)
-            row[column.name] = NASTY if length is None else SMALL[:length]
-    await queue.run(insert(table).values({**row, **values}))
+    await queue.run(insert(table).values(a_row(table, NASTY, whole=True, **values)))
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ class TestBodies:
         """The answer names the field as the client wrote it (§4)."""
         cases: list[tuple[str, dict[str, Any], str]] = [
             (REPLAY, {"ids": "null", "all": False}, "ids"),
-            (REPLAY, {"ids": ["x"], "all": False}, "ids"),
+            (REPLAY, {"ids": ["x"], "all": False}, "ids[0]"),
             (REPLAY, {"ids": [ID] * 1001, "all": False}, "ids"),
             (REPLAY, {"rate": 0}, "rate"),
             (REPLAY, {"agentId": "\0"}, "agentId"),
