@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pytest
-
 from tests.packaging.contents import (
     DISTRIBUTION,
     INFO,
@@ -33,44 +31,19 @@ WHEEL = {
 }
 
 
-def test_a_wheel_that_is_right_passes() -> None:
-    """The packages' files and the metadata, and nothing else of the repository."""
+def test_what_a_wheel_lacks_or_holds_besides_is_named() -> None:
+    """The packages' files and the metadata, and no test, cache or database, even when the repository has it."""
     assert wrong_in_wheel(WHEEL, REPOSITORY) == []
-
-
-@pytest.mark.parametrize("lost", sorted(WHEEL))
-def test_a_file_that_a_wheel_lacks_is_found(lost: str) -> None:
-    """Each of them: types, templates, revisions, licence."""
-    assert f"is missing: {lost}" in wrong_in_wheel(WHEEL - {lost}, REPOSITORY)
-
-
-@pytest.mark.parametrize(
-    "added",
-    [
-        "tests/conftest.py",
-        "flowactions_plugin/__pycache__/plugin.cpython-311.pyc",
-        "flowactions_plugin/flowactions.db",
-        "docs/glossary.md",
-        f"{INFO}/licenses/OTHER",
-    ],
-)
-def test_a_file_that_does_not_belong_into_a_wheel_is_found(added: str) -> None:
-    """Tests, caches and databases."""
-    assert wrong_in_wheel({*WHEEL, added}, REPOSITORY) == [f"does not belong there: {added}"]
-
-
-def test_a_test_does_not_belong_into_a_wheel_even_when_the_repository_has_it() -> None:
-    """Tests are beside the packages."""
-    name = "flowactions_plugin/queue/test_rules.py"
-    assert wrong_in_wheel({*WHEEL, name}, {*REPOSITORY, name}) == [f"does not belong there: {name}"]
-
-
-def test_templates_that_the_repository_lost_are_missed() -> None:
-    """What the packages cannot do without is named apart from the repository's files."""
+    for lost in WHEEL:
+        assert f"is missing: {lost}" in wrong_in_wheel(WHEEL - {lost}, REPOSITORY)
+    for added in ("docs/glossary.md", f"{INFO}/licenses/OTHER"):
+        assert wrong_in_wheel({*WHEEL, added}, REPOSITORY) == [f"does not belong there: {added}"]
+    for added in ("__pycache__/plugin.cpython-311.pyc", "flowactions.db", "queue/test_rules.py"):
+        name = f"flowactions_plugin/{added}"
+        assert wrong_in_wheel({*WHEEL, name}, {*REPOSITORY, name}) == [f"does not belong there: {name}"]
     (template,) = [name for name in WHEEL if "/templates/" in name]
-    assert wrong_in_wheel(WHEEL - {template}, REPOSITORY - {template}) == [
-        "has no file flowactions_plugin/pages/templates/*.html"
-    ]
+    needed = ["has no file flowactions_plugin/pages/templates/*.html"]
+    assert wrong_in_wheel(WHEEL - {template}, REPOSITORY - {template}) == needed
 
 
 def test_an_sdist_has_the_repositorys_files() -> None:

@@ -110,9 +110,8 @@ def watch(caplog: pytest.LogCaptureFixture) -> Iterator[Watch]:
         yield Watch(caplog)
 
 
-def test_there_are_thirty_manglings_of_every_setting() -> None:
-    """And every setting that may hold a secret is among those that are tried."""
-    assert len(MANGLINGS) >= 30
+def test_every_setting_that_may_hold_a_secret_is_tried() -> None:
+    """By its name."""
     assert set(SECRETS) | set(URLS) == {
         name for name in READERS if name.endswith(("_URL", "_PROXY", "_SECRET", "_TOKEN", "_KEYS"))
     }

@@ -256,10 +256,6 @@ WRONG = {
         {"FLOWACTIONS_ALERTS_SECRET": "MDEyMzQ1Njc4OWFiY2RlZg=="},
         "FLOWACTIONS_ALERTS_SECRET must be one",
     ),
-    "no base64": (
-        {"FLOWACTIONS_ALERTS_SECRET": "whsec_hunter2!hunter2!"},
-        "FLOWACTIONS_ALERTS_SECRET must be one",
-    ),
     "short": ({"FLOWACTIONS_ALERTS_SECRET": "whsec_aHVudGVyMg=="}, "FLOWACTIONS_ALERTS_SECRET must be one"),
     "no URL": ({"FLOWACTIONS_ALERTS_URL": "hunter2"}, "FLOWACTIONS_ALERTS_URL must be a URL"),
     "credentials": (
@@ -288,12 +284,6 @@ def test_settings_that_cannot_send_alerts_are_refused_at_the_start(kind: str) ->
     assert "hunter2" not in repr(found.value.__cause__)
 
 
-def test_an_alerts_url_may_have_a_query() -> None:
-    """As URLs of webhooks may."""
-    settings = read_settings({**SETTINGS, "FLOWACTIONS_ALERTS_URL": "https://h.example/a?key=v&x=%20"})
-    assert settings.alerts_url == "https://h.example/a?key=v&x=%20"
-
-
 @pytest.mark.ci
 async def test_commands_say_how_alerts_stand(tmp_path: Path, database_url: str) -> None:
     """The row is shown as an alert, the destination without its path and query; without a URL, doctor says so."""
@@ -314,18 +304,6 @@ async def test_commands_say_how_alerts_stand(tmp_path: Path, database_url: str) 
     (check,) = [each for each in checks if each["name"] == "alerts"]
     assert (check["result"], "would be sent directly; port 9" in check["message"]) == ("ok", True)
     assert "t0ken" not in str(checks)
-    counts = Counts()
-    counts.failed = counts.failures_in_row = 2
-    counts.last_error = "network"
-    async with Database(read_settings(settings).database_url) as database:
-        await add_counts(database, {(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
-    checks = (await command("doctor", "--json", cwd=tmp_path, **settings)).document["checks"]
-    assert [each["result"] for each in checks if each["name"] == "alerts"] == ["ok", "warning"]
-    assert [each for each in checks if each["name"] == "destination"] == []
-    assert (
-        "do not arrive at http://127.0.0.1:9: 2 failures"
-        in (await command("status", cwd=tmp_path, **settings)).out
-    )
     without = {**settings, "FLOWACTIONS_ALERTS_URL": ""}
     checks = (await command("doctor", "--json", cwd=tmp_path, **without)).document["checks"]
     assert [each["result"] for each in checks if each["name"] == "alerts"] == ["skipped"]

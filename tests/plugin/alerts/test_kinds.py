@@ -33,6 +33,7 @@ from flowactions_plugin.watch.statistics import Counts
 from flowactions_plugin.watch.statistics_store import add_counts
 from tests.alerting import SECRET, alerts_in, an_alert, bodies, examples, queued, shape
 from tests.outages import refuse
+from tests.plugin.stored import a_dead_one
 from tests.queueing import ORIGIN, Queue
 
 OPERATOR = Actor("root", "Op", "operator")
@@ -59,11 +60,9 @@ async def dead(
     queue: Queue, number: int, ago: int = WINDOW_MS + 60_000, at: int | None = None, **changes: Any
 ) -> None:
     """Have rows end without success, so many milliseconds ago or at a time."""
-    ids = [await queue.put(**changes) for _ in range(number)]
     at = int(await queue.database.time() * 1000) - ago if at is None else at
-    ended = update(outbox).where(outbox.c.id.in_(ids))
-    async with queue.database.write() as connection:
-        await connection.execute(ended.values(status="dead", finished_at=at, error_class="http_5xx"))
+    for _ in range(number):
+        await a_dead_one(queue, state={"finished_at": at}, **changes)
 
 
 def counts(failures: int = 0, *, succeeded: bool = False, gone: int = 0) -> Counts:
@@ -110,13 +109,11 @@ async def test_dead_deliveries_of_a_window_are_one_alert(queue: Queue) -> None:
     await dead(queue, 1, ago=-WINDOW_MS)
     row = await queue.put()
     assert await queue.queries.cancel(row, "acme", "no more")
-    async with queue.database.write() as connection:
-        since = int(await queue.database.time() * 1000) - WINDOW_MS - 60_000
-        await connection.execute(update(outbox).where(outbox.c.id == row).values(finished_at=since))
+    since = int(await queue.database.time() * 1000) - WINDOW_MS - 60_000
+    await queue.run(update(outbox).where(outbox.c.id == row).values(finished_at=since))
     for _ in range(2):
         await watched.look()
-    found = [each["data"] for each in await bodies_of(queue.database, "flowactions.deliveries.dead")]
-    (alert,) = found
+    (alert,) = [each["data"] for each in await bodies_of(queue.database, "flowactions.deliveries.dead")]
     assert (alert["deliveries"], alert["exact"]) == (4, True)
     assert [(each["organizationId"], each["deliveries"]) for each in alert["groups"]] == [
         ("acme", 3),

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from sqlalchemy import insert
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
@@ -26,8 +27,10 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
+from flowactions_plugin.storage.schema import attempts
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
-from tests.queueing import Queue, an_executor
+from tests.plugin.stored import a_dead_one
+from tests.queueing import Queue, a_schedule, an_executor
 from tests.waiting import until
 
 ALL = Scope(None)
@@ -53,20 +56,15 @@ async def audit(queue: Queue) -> list[Any]:
         return list(found.all())
 
 
-async def put(queue: Queue, count: int, **changes: Any) -> list[str]:
-    return [
-        await queue.put(id=new_id(queue.database.clock() + number / 100), **changes) for number in range(count)
-    ]
+async def put(queue: Queue, count: int, write: Any = Queue.put, **changes: Any) -> list[str]:
+    now = queue.database.clock()
+    return [await write(queue, id=new_id(now + number / 100), **changes) for number in range(count)]
 
 
-async def put_dead(queue: Queue, count: int, **changes: Any) -> list[str]:
+async def put_dead(queue: Queue, count: int, ended_at: int | None = None, **changes: Any) -> list[str]:
     """Write dead rows that died a while ago."""
-    ids = await put(queue, count, **changes)
-    await queue.run(
-        "UPDATE flowactions_outbox SET status = 'dead', attempts = 4, error_class = 'http_5xx', last_error = 'x',"  # noqa: S608
-        f" finished_at = created_at - 1000 WHERE id IN ({', '.join(repr(each) for each in ids)})"
-    )
-    return ids
+    ended_at = int(queue.database.clock() * 1000) - 1000 if ended_at is None else ended_at
+    return await put(queue, count, a_dead_one, state={"finished_at": ended_at}, **changes)
 
 
 async def begun(
@@ -104,6 +102,25 @@ async def test_a_retry_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
         ("pending", 0, 4, None)
     }
     assert (await states(queue)).count("dead") == 2
+
+
+@pytest.mark.parametrize(("reset", "attempts", "then"), [(False, 2, "dead"), (True, 0, "retrying")])
+async def test_attempts_are_kept_or_counted_anew(queue: Queue, reset: bool, attempts: int, then: str) -> None:
+    """Kept, a row gets one more attempt; reset, it gets all of them. The log goes on in both cases (§3.1, §4.3)."""
+    row_id = await queue.put(max_attempts=2)
+    for _ in range(2):
+        await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")
+        await a_schedule(queue, lambda request: httpx.Response(500)).tick()
+    assert (await queue.row(row_id)).status == "dead"
+    action = await begun(Operations(queue.database), "retry", reset_attempts=reset)
+    await run_step(queue, action.id)
+    row = await queue.row(row_id)
+    assert (row.status, row.attempts, row.finished_at) == ("pending", attempts, None)
+    await a_schedule(queue, lambda request: httpx.Response(503)).tick()
+    assert (await queue.row(row_id)).status == then
+    found = await queue.queries.stored(row_id, "acme")
+    assert found is not None
+    assert [(attempt.number, attempt.status_code) for attempt in found[1]] == [(1, 500), (2, 500), (3, 503)]
 
 
 async def test_rows_that_come_later_are_not_in_the_set(queue: Queue) -> None:
@@ -283,12 +300,8 @@ class TestCancellationOfClaimedRows:
         assert {(row.status, row.last_error) for row in await rows(queue)} == {("dead", "no" + MAY_BE_SENT)}
         await queue.store.complete([Returned(first)])
         row = await queue.row(first.id)
-        assert (row.status, row.last_error, row.error_class, row.claimed_by) == (
-            "dead",
-            "no",
-            "cancelled",
-            None,
-        )
+        ended = (row.status, row.last_error, row.error_class, row.claimed_by)
+        assert ended == ("dead", "no", "cancelled", None)
         await queue.expire_claims()
         assert await queue.store.claim(10) == []
         # Of a worker that was killed, the claim has ended by itself.
@@ -326,10 +339,7 @@ async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:
     ids = await put_dead(queue, 3)
     kept = (await put_dead(queue, 1, agent_id="b"))[0]
     for row_id in (*ids, kept):
-        await queue.run(
-            "INSERT INTO flowactions_attempts (delivery_id, number, started_at, duration_ms)"  # noqa: S608
-            f" VALUES ('{row_id}', 1, 1, 1)"
-        )
+        await queue.run(insert(attempts).values(delivery_id=row_id, number=1, started_at=1, duration_ms=1))
     action = await begun(Operations(queue.database), "delete", wanted=Filter.of(agent="a"))
     await run_step(queue, action.id)
     assert [row.id for row in await rows(queue)] == [kept]

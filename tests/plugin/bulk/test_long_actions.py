@@ -1,11 +1,10 @@
-"""Bulk actions that take long: retention leaves them their rows, and a process that takes one over keeps its rate."""
+"""Bulk actions that take long: retention leaves them their rows."""
 
 from __future__ import annotations
 
 import pytest
 
 from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
@@ -17,12 +16,10 @@ OLD = 90 * 24 * 3600 * 1000
 
 async def put_old(queue: Queue, count: int, organization_id: str = "acme") -> list[str]:
     """Write rows that died longer ago than dead rows are kept, each at a time of its own."""
-    ids = await put_dead(queue, count, organization_id=organization_id)
-    for number, row_id in enumerate(ids):
-        await queue.run(
-            f"UPDATE flowactions_outbox SET finished_at = finished_at - {2 * OLD - number} WHERE id = '{row_id}'"  # noqa: S608
-        )
-    return ids
+    died = int(queue.database.clock() * 1000) - 2 * OLD
+    return [
+        (await put_dead(queue, 1, died + number, organization_id=organization_id))[0] for number in range(count)
+    ]
 
 
 async def prune_all(queue: Queue, limit: int = 2) -> int:
@@ -54,26 +51,3 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     # What died later is not in its set.
     await queue.run("UPDATE flowactions_actions SET as_of = 1")
     assert await prune_all(queue) == len(everything)
-
-
-async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_time(queue: Queue) -> None:
-    """Nothing carried it on since the process before was killed: the rate counts from the takeover, without a burst."""
-    await put_dead(queue, 60)
-    action = await begun(Operations(queue.database), "retry", rate=50.0)
-    first, second = Engine(queue.database, "first"), Engine(queue.database, "second")
-    await first.run_step(action.id)
-
-    async def done() -> int:
-        found = await Insights(queue.database).action(ACME, action.id)
-        assert found is not None
-        return found.done
-
-    before = await done()
-    # Its lease ended long ago, and its pace began before that.
-    await queue.run("UPDATE flowactions_actions SET held_until = 1, paced_from = paced_from - 600000")
-    assert await second.run_step(action.id) is not None
-    assert await done() == before
-    # The same process makes up for a second.
-    await queue.run("UPDATE flowactions_actions SET paced_from = paced_from - 600000")
-    await second.run_step(action.id)
-    assert await done() == before + 50

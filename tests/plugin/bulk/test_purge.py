@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import Integer, LargeBinary, Table, insert, select, text
+from sqlalchemy import Table, insert, select, text
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.attempt import Outcome
@@ -26,6 +26,7 @@ from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.health.test_status import completion
+from tests.plugin.stored import a_row
 from tests.queueing import Queue, an_executor
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
@@ -62,20 +63,13 @@ async def fill(queue: Queue, organization_id: str, rows: int) -> None:
 
 
 def _values(table: Table, organization_id: str, number: int) -> dict[str, Any]:
-    values: dict[str, Any] = {"organization_id": organization_id}
-    for column in table.c:
-        if column.name in values or column.nullable:
-            continue
-        numeric = isinstance(column.type, Integer)
-        shown = f"{organization_id}-{number}"
-        values[column.name] = (
-            number if numeric else shown.encode() if isinstance(column.type, LargeBinary) else shown
-        )
+    known: dict[str, Any] = {
+        "organization_id": organization_id,
+        "status": "dead" if table is outbox else "active",
+    }
     if table.name == "flowactions_deferred":
-        values["id"] = number + 1000 * len(organization_id)
-    if "status" in values:
-        values["status"] = "dead" if table is outbox else "active"
-    return values
+        known["id"] = number + 1000 * len(organization_id)
+    return a_row(table, f"{organization_id}-{number}", number, **known)
 
 
 async def kept(queue: Queue) -> dict[str, list[Any]]:

@@ -32,12 +32,9 @@ COPIED = (
 
 async def put_delivered(queue: Queue, count: int, **changes: Any) -> list[str]:
     """Write rows that were delivered a while ago, at their second attempt."""
-    ids = await put(queue, count, **changes)
-    await queue.run(
-        "UPDATE flowactions_outbox SET status = 'delivered', attempts = 2, last_status_code = 200,"  # noqa: S608
-        f" finished_at = created_at - 1000 WHERE id IN ({', '.join(repr(each) for each in ids)})"
-    )
-    return ids
+    ended = int(queue.database.clock() * 1000) - 1000
+    state = {"status": "delivered", "attempts": 2, "last_status_code": 200, "finished_at": ended}
+    return await put(queue, count, state=state, **changes)
 
 
 async def resent(queue: Queue) -> dict[str, list[str]]:

@@ -20,7 +20,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import chat_connections
 from tests.chatting import JSON, ChatHost, chat_host, refusing
 from tests.plugin.chat.test_events import send, status, uninstalled
-from tests.plugin.cli.test_doctor_now import a_connection
+from tests.plugin.stored import a_connection
 from tests.queueing import Queue
 from tests.rings import sampled
 from tests.support import hurry, services_of

@@ -22,6 +22,7 @@ from flowactions_plugin.storage import schema
 from tests.commanding import ROOT, command
 from tests.docs.fences import blocks_of
 from tests.outages import Outage, a_role
+from tests.plugin import stored
 from tests.queueing import Queue
 from tests.rings import sampled
 from tests.support import development
@@ -97,19 +98,11 @@ def _text(answer: Any) -> str:
 
 async def a_dead_one(queue: Queue, **changes: Any) -> str:
     """Write a dead delivery, whose receiver has answered with an order."""
-    now = queue.database.clock()
-    row_id = await queue.put(id=new_id(now), body=ORDER.encode(), **changes)
-    died = {"status": "dead", "attempts": 4, "error_class": "http_5xx", "last_status_code": 500}
-    died |= {"last_error": "cannot connect to h ([Errno 111] Connect call failed ('10.1.2.3', 443))"}
-    died |= {"finished_at": int(now * 1000) - 1}
-    await queue.run(update(schema.outbox).where(schema.outbox.c.id == row_id).values(died))
-    tried = {
-        "started_at": int(now * 1000) - 5,
-        "duration_ms": 3,
-        "status_code": 500,
-        "response": ORDER.encode(),
-    }
-    tried |= {"worker": "0badcafe", "error": died["last_error"]}
+    error = "cannot connect to h ([Errno 111] Connect call failed ('10.1.2.3', 443))"
+    state = {"last_error": error, "last_status_code": 500}
+    row_id = await stored.a_dead_one(queue, body=ORDER.encode(), state=state, **changes)
+    tried: dict[str, Any] = {"started_at": int(queue.database.clock() * 1000) - 5, "duration_ms": 3, "status_code": 500}
+    tried |= {"response": ORDER.encode(), "worker": "0badcafe", "error": error}
     for number in range(1, 26):
         await queue.run(insert(schema.attempts).values(delivery_id=row_id, number=number, **tried))
     return row_id
@@ -429,12 +422,6 @@ class TestStart:
         ended = await command("mcp", "--organization", "", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=sqlite_url)
         assert (ended.code, ended.out) == (2, "")
         assert "--organization must be an id" in ended.err
-
-    async def test_without_tables(self, tmp_path: Path) -> None:
-        """As every command."""
-        ended = await command("mcp", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=f"sqlite:///{tmp_path / 'none.db'}")
-        assert (ended.code, ended.out) == (2, "")
-        assert "no tables yet" in ended.err
 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)

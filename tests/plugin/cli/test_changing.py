@@ -11,21 +11,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Row, delete, func, select, update
 
-from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.storage import schema
 from tests.commanding import Ended, command, running
+from tests.plugin.stored import a_dead_one
 from tests.queueing import Queue
 from tests.recorder import Recorder, recorder
 from tests.waiting import SAFETY_SECONDS, until
-
-HOST = """
-import os
-from tests.support import SmallHost
-
-def make():
-    return SmallHost(os.environ)
-"""
 
 
 class Site:
@@ -50,20 +42,10 @@ class Site:
     async def run(self, *arguments: str) -> Ended:
         return await command(*arguments, cwd=self.cwd, **self.settings)
 
-    async def put_dead(self, count: int, **changes: str) -> list[str]:
-        ids = []
+    async def put_dead(self, count: int, **changes: Any) -> list[str]:
         url = self.receiver.url
-        key = url.removesuffix("/hook")
-        for _ in range(count):
-            now = self.queue.database.clock()
-            ids.append(await self.queue.put(id=new_id(now), url=url, destination=key, **changes))
-        died = {"status": "dead", "attempts": 4, "last_error": "it answered 500", "error_class": "http_5xx"}
-        await self.queue.run(
-            update(schema.outbox)
-            .where(schema.outbox.c.id.in_(ids))
-            .values(**died, finished_at=schema.outbox.c.created_at)
-        )
-        return ids
+        to: dict[str, Any] = {"url": url, "destination": url.removesuffix("/hook")}
+        return [await a_dead_one(self.queue, **to, **changes) for _ in range(count)]
 
     async def states(self) -> dict[str, int]:
         query = select(schema.outbox.c.status, func.count()).group_by(schema.outbox.c.status)
@@ -82,13 +64,12 @@ class Site:
             async with self.queue.database.read() as connection:
                 return (await connection.execute(select(schema.workers))).first() is not None
 
-        async with self.started("worker", "--host", "clihosts:make") as process:
+        async with self.started("worker", "--host", "tests.plugin.cli.host:make") as process:
             await until(is_known)
             yield process
 
     def started(self, *arguments: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
         """Run a command; killed at the end if it still runs."""
-        (self.cwd / "clihosts.py").write_text(HOST)
         null, pipe = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
         return running(*arguments, cwd=self.cwd, stdout=null, stderr=pipe, **self.settings)
 

@@ -19,7 +19,6 @@ from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child")
-HOST = "import os\nfrom tests.support import SmallHost\ndef make():\n    return SmallHost(os.environ)\n"
 
 
 def may_be_first() -> bool:
@@ -40,12 +39,13 @@ async def delivering(tmp_path: Path) -> AsyncIterator[tuple[asyncio.subprocess.P
         What it runs in, its process id, and what makes the receiver answer.
     """
     settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_HOST_WORKER="off")
-    (tmp_path / "first_host.py").write_text(HOST)
+
     actions = FlowActions.load(SmallHost(settings))
     async with slow_receiver() as (url, arrived, answer), actions.lifespan():
         await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": url}))
         process = await asyncio.create_subprocess_exec(
-            *(*UNSHARE, sys.executable, "-m", "flowactions_plugin.cli", "worker", "--host", "first_host:make"),
+            *(*UNSHARE, sys.executable, "-m", "flowactions_plugin.cli", "worker"),
+            *("--host", "tests.plugin.cli.host:make"),
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
             stderr=asyncio.subprocess.PIPE,

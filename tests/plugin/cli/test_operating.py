@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import BigInteger, Float, Integer, LargeBinary, Table, insert, update
+from sqlalchemy import Table, insert, update
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import Command
@@ -21,6 +21,7 @@ from flowactions_plugin.storage.database import Database
 from tests.commanding import Ended, command
 from tests.docs.commands import commands, document_of, fields
 from tests.plugin.cli.test_output import HOSTILE, assert_safe
+from tests.plugin.stored import a_dead_one, a_row
 from tests.queueing import Queue
 from tests.rings import sampled
 
@@ -44,31 +45,7 @@ def run(database_url: str, tmp_path: Path, queue: Queue) -> Run:
 
 async def fill(queue: Queue, table: Table, **values: Any) -> None:
     """Write a row whose texts are all hostile, as far as their columns hold them."""
-    row: dict[str, Any] = {}
-    for column in table.c:
-        if isinstance(column.type, Integer | BigInteger | Float):
-            row[column.name] = 1
-        elif isinstance(column.type, LargeBinary):
-            row[column.name] = NASTY.encode()
-        else:
-            length = getattr(column.type, "length", None)
-            row[column.name] = NASTY if length is None else SMALL[:length]
-    await queue.run(insert(table).values({**row, **values}))
-
-
-async def a_dead_one(queue: Queue, **changes: Any) -> str:
-    """Write a dead delivery."""
-    now = queue.database.clock()
-    row_id = await queue.put(id=new_id(now), **changes)
-    died = {
-        "status": "dead",
-        "attempts": 4,
-        "last_error": NASTY,
-        "error_class": "http_5xx",
-        "finished_at": int(now * 1000) - 1,
-    }
-    await queue.run(update(schema.outbox).where(schema.outbox.c.id == row_id).values(died))
-    return row_id
+    await queue.run(insert(table).values(a_row(table, NASTY, whole=True, **values)))
 
 
 @pytest.fixture
@@ -85,6 +62,7 @@ async def hostile(queue: Queue) -> str:
         method=f"P{SMALL}",
         headers=((NASTY, NASTY), ("x-empty", "")),
         body=NASTY.encode() + b"\xff\0",
+        state={"last_error": NASTY, "trace": SMALL},
     )
     now = int(queue.database.clock() * 1000)
     bucket = now - now % 300_000
@@ -123,9 +101,7 @@ async def hostile(queue: Queue) -> str:
         actor_role="command",
         at=now,
     )
-    await queue.run(
-        update(schema.outbox).where(schema.outbox.c.id == row_id).values(action_id=action, trace=SMALL)
-    )
+    await queue.run(update(schema.outbox).values(action_id=action))
     return row_id
 
 

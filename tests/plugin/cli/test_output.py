@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from operator import itemgetter
 
@@ -9,7 +8,6 @@ import pytest
 
 from flowactions_plugin.cli.output import block, json_ready, line, status, table, write_json
 from flowactions_plugin.clock import moment
-from flowactions_plugin.insights.curl import quoted
 
 HOSTILE = {
     "colour": "\x1b[31mred\x1b[0m",
@@ -72,16 +70,6 @@ def test_a_table_interprets_no_markup_and_cuts_nothing(
     table(rows, columns)
     head, row = capsys.readouterr().out.splitlines()
     assert (len(row), row[-2:]) == (80, "x…")
-
-
-@pytest.mark.parametrize("name", sorted({*HOSTILE} - {"nul", "surrogate"}))
-def test_a_quoted_word_is_one_word_of_a_shell(name: str) -> None:
-    """And it is printable, so that pasting it does nothing but insert it."""
-    text = HOSTILE[name]
-    word = quoted(f"'{text}\\ $HOME `id` \"")
-    assert word.isprintable()
-    given = subprocess.run(["/bin/bash", "-c", f"printf %s {word}"], capture_output=True, check=True).stdout
-    assert given.decode() == f"'{text}\\ $HOME `id` \""
 
 
 @pytest.mark.parametrize(

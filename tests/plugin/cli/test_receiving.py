@@ -323,14 +323,14 @@ def test_a_signature_is_judged(changes: dict[str, Any], verdict: str) -> None:
 
 
 async def test_each_phase_takes_its_time(tmp_path: Path) -> None:
-    """A receiver that is slow to answer, or to send its answer, shows in the phase that waits for it."""
+    """A receiver that is slow to answer, or to send its answer, shows in the phase that waits for it; its body is escaped."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.3)
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n\x1b[")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n\x1b[")
         await asyncio.sleep(0.2)
-        writer.write(b"1m")
+        writer.write(b"1m\nfine")
 
     began = time.monotonic()
     async with listening(serve) as port:
@@ -339,7 +339,7 @@ async def test_each_phase_takes_its_time(tmp_path: Path) -> None:
     phases = phases_of(sent)
     assert phases.pop("total") <= (time.monotonic() - began) * 1000
     assert phases["wait"] >= 480
-    assert sent.out.endswith("\n    \\x1b[1m\n")
+    assert sent.out.endswith("\n    \\x1b[1m\n    fine\n")
 
 
 async def test_why_nothing_was_sent(tmp_path: Path) -> None:
@@ -359,15 +359,6 @@ async def test_why_nothing_was_sent(tmp_path: Path) -> None:
         assert ended.code == 1
         assert "not delivered: The URL" in ended.out
         assert "s3cret" not in ended.out + ended.err
-
-
-async def test_an_answer_of_a_stranger_reaches_no_terminal_raw(tmp_path: Path) -> None:
-    """Its body is shown with escapes."""
-    async with recorder() as receiver:
-        receiver.answer = lambda _: status(200, body=b"\x1b]0;owned\x07\nflowactions: fine")
-        ended = await command("send-test", receiver.url, cwd=tmp_path, **DEVELOPMENT)
-    assert ended.code == 0
-    assert ended.out.endswith("    \\x1b]0;owned\\x07\n    flowactions: fine\n")
 
 
 async def test_the_host_s_transport_is_the_way(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -21,21 +22,21 @@ ERROR = "it answered 500"
 async def in_order(queue: Queue, sequence: int, behind: int, ago_ms: int = 3_600_000) -> str:
     """Write a delivery that is tried again later, and so many that wait behind it since then; give its id."""
     now = int(time.time() * 1000)
-    first = ""
-    for position in range(behind + 1):
-        row_id = new_id(time.time())
-        await queue.put(id=row_id)
-        changes = {"sequence": sequence, "position": position, "created_at": now - ago_ms}
-        if first:
-            changes["next_attempt_at"] = BEHIND_MS
-        else:
-            changes["next_attempt_at"] = now + 600_000
-        values = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        if not first:
-            values += ", status = 'retrying', error_class = 'http_5xx', last_status_code = 500, attempts = 3"
-        await queue.run(f"UPDATE flowactions_outbox SET {values} WHERE id = '{row_id}'")  # noqa: S608
-        first = first or row_id
-    return first
+    head: dict[str, Any] = {
+        "status": "retrying",
+        "error_class": "http_5xx",
+        "last_status_code": 500,
+        "attempts": 3,
+    }
+    states = [{**head, "next_attempt_at": now + 600_000}, *[{"next_attempt_at": BEHIND_MS}] * behind]
+    ids = [
+        await queue.put(
+            id=new_id(time.time()),
+            state={**state, "sequence": sequence, "position": position, "created_at": now - ago_ms},
+        )
+        for position, state in enumerate(states)
+    ]
+    return ids[0]
 
 
 async def found(queue: Queue, scope: Scope) -> list[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any
 
 import pytest
 from sqlalchemy import insert
@@ -23,6 +22,7 @@ from flowactions_plugin.watch.monitor import Monitor
 from tests.bulk import copy, failing
 from tests.costs import Watched
 from tests.pausing import ACME, MAYA
+from tests.plugin.stored import a_connection, a_worker
 from tests.queueing import Queue, claimed
 from tests.rings import sampled
 
@@ -46,36 +46,13 @@ async def test_an_overview_costs_no_more_with_more_rows(queue: Queue, organizati
     assert work[1] <= 1.5 * work[0], work
 
 
-def _connection(number: int, **changes: Any) -> dict[str, Any]:
-    """Give a chat connection that works."""
-    names = (
-        "team_id",
-        "team_name",
-        "bot_user_id",
-        "app_id",
-        "scopes",
-        "installed_by_id",
-        "installed_by_name",
-        "install_id",
-    )
-    values = {**dict.fromkeys(names, "x"), "installed_at": 1, "status": "active", "sealed_token": b"x"}
-    return {**values, "organization_id": f"o{number:05}", **changes}
-
-
 async def test_a_chat_connection_is_counted_for_its_organization_only(queue: Queue) -> None:
     """One that is revoked, or cannot send, is another organization's: it has no finding."""
-    rows = [
-        _connection(1, status="revoked"),
-        _connection(2, last_error_at=int(time.time() * 1000)),
-        _connection(3),
-    ]
-    async with queue.database.write() as connection:
-        for row in rows:
-            await connection.execute(insert(chat_connections), row)
+    now = int(time.time() * 1000)
+    for name, changes in (("o1", {"status": "revoked"}), ("o2", {"last_error_at": now}), ("o3", {})):
+        await queue.run(insert(chat_connections).values(a_connection(name, **changes)))
     insights = Insights(queue.database)
-    counted = [
-        str((await insights.facts(Scope(each))).chat) for each in ("o00001", "o00002", "o00003", "x", None)
-    ]
+    counted = [str((await insights.facts(Scope(each))).chat) for each in ("o1", "o2", "o3", "x", None)]
     assert counted == ["1", "1", "0", "0", "2"]
 
 
@@ -95,20 +72,12 @@ async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
             f"finished_at = {now} WHERE id <> '{row_id}'"
         )
         return
-    worker = {"name": "w", "version": "1", "host_name": "h", "pid": 1, "mode": "continuous", "slots": 1}
-    worker["delivery_timeout"] = 10
     table, rows = {
         "destinations": (destinations, [failing(number, now - number) for number in numbers]),
         "old failures": (destinations, [failing(number, number) for number in numbers]),
-        "connections": (chat_connections, [_connection(number) for number in numbers]),
+        "connections": (chat_connections, [a_connection(f"o{number:05}") for number in numbers]),
         "working": (destinations, [{**failing(number, now), "failing_since": None} for number in numbers]),
-        "workers": (
-            workers,
-            [
-                {**worker, "id": f"{n:036}", "in_flight": 0, "started_at": now, "last_seen_at": now - n}
-                for n in numbers
-            ],
-        ),
+        "workers": (workers, [a_worker(now, id=f"{n:036}", last_seen_at=now - n) for n in numbers]),
         "statistics": (
             statistics,
             [
@@ -124,8 +93,7 @@ async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
     }[what]
     async with queue.database.write() as connection:
         await connection.execute(insert(table), rows)
-    async with queue.database.write() as connection:
-        await connection.exec_driver_sql("ANALYZE")
+    await queue.run("ANALYZE")
 
 
 @sampled("organization", [None, "o00007"], size=1)

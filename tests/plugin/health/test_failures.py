@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin, HostOrigin
 from flowactions_plugin.clock import new_id
@@ -35,15 +34,8 @@ async def put(
     if flow is not None:
         origin = FlowNodeOrigin(organization_id=organization_id, agent_id="a", flow_id=flow, node_id=node)
     now = queue.database.clock()
-    row_id = await queue.put(id=new_id(now), origin=origin, organization_id=organization_id)
-    values = {"status": "dead", "finished_at": int(now * 1000), "error_class": "http_5xx", **changes}
-    columns = ", ".join(f"{name} = :{name}" for name in values)
-    async with queue.database.write() as connection:
-        await connection.execute(
-            text(f"UPDATE flowactions_outbox SET {columns} WHERE id = :id"),  # noqa: S608  names of columns
-            {**values, "id": row_id},
-        )
-    return row_id
+    state = {"status": "dead", "finished_at": int(now * 1000), "error_class": "http_5xx", **changes}
+    return await queue.put(id=new_id(now), origin=origin, organization_id=organization_id, state=state)
 
 
 async def found(database: Database, scope: Scope) -> Failures:
@@ -106,14 +98,8 @@ def test_the_most_failures_come_first() -> None:
 async def test_the_command_names_nodes(queue: Queue, database_url: str, tmp_path: Path) -> None:
     """In the table and in JSON, with counts and shares."""
     await fill(queue)
-    asked = partial(
-        command,
-        "status",
-        "--organization",
-        "acme",
-        cwd=tmp_path,
-        FLOWACTIONS_DATABASE_URL=database_url,
-    )
+    of_acme = ("status", "--organization", "acme")
+    asked = partial(command, *of_acme, cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     ended = await asked()
     words = [each.split() for each in ended.out.splitlines()]
     assert ["two", "orders", "acme", "1", "1", "33.3%"] in words

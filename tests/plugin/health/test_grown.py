@@ -6,13 +6,14 @@ import time
 from typing import Any
 
 import pytest
-from sqlalchemy import Integer, LargeBinary, Table, insert
+from sqlalchemy import Table, insert
 
 from flowactions_plugin.insights import standing
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.schema import metadata, outbox
 from tests.costs import Watched
+from tests.plugin import stored
 from tests.queueing import Queue
 
 OWN = {"flowactions_installation", "flowactions_alembic"}
@@ -36,17 +37,7 @@ def a_row(table: Table, number: int) -> dict[str, Any]:
         "origin": "{}",
         "headers": "[]",
     }
-    values = {}
-    for column in table.c:
-        if column.name in known:
-            values[column.name] = known[column.name]
-        elif not column.nullable or column.primary_key:
-            shown = text[-(getattr(column.type, "length", None) or 99) :]
-            is_bytes = isinstance(column.type, LargeBinary)
-            values[column.name] = (
-                number if isinstance(column.type, Integer) else shown.encode() if is_bytes else shown
-            )
-    return values
+    return stored.a_row(table, text, number, **known)
 
 
 async def grow(queue: Queue, numbers: range) -> None:
@@ -55,8 +46,7 @@ async def grow(queue: Queue, numbers: range) -> None:
         for table in metadata.sorted_tables:
             if table.name not in OWN:
                 await connection.execute(insert(table), [a_row(table, number) for number in numbers])
-    async with queue.database.write() as connection:
-        await connection.exec_driver_sql("ANALYZE")
+    await queue.run("ANALYZE")
 
 
 @pytest.mark.parametrize("organization", [None, "o8"])

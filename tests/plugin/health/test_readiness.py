@@ -53,32 +53,22 @@ async def test_a_database_that_is_away_is_named(tmp_path: Path) -> None:
         assert (await http.get(LIVE)).text == "live"
 
 
-class Moments:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 async def test_the_database_is_asked_once_a_second(sqlite_url: str) -> None:
     """However many ask: those of one moment share an answer, and it is kept for a second."""
-    clock = Moments()
+    now = [100.0]
     async with Database(parse_database_url(sqlite_url)) as database:
-        health = Health(database, lambda: True, clock)
+        health = Health(database, lambda: True, lambda: now[0])
         assert set(await asyncio.gather(*(health.readiness() for _ in range(50)))) == {"ready"}
         async with database.write() as connection:
             await connection.exec_driver_sql("ALTER TABLE flowactions_outbox RENAME TO elsewhere")
-        clock.now += 0.9
+        now[0] += 0.9
         assert await health.readiness() == "ready"
-        clock.now += 0.2
+        now[0] += 0.2
         assert await health.readiness() == "database"
         async with database.write() as connection:
             await connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO flowactions_outbox")
         assert await health.readiness() == "database"
-        clock.now += 1.1
+        now[0] += 1.1
         assert await health.readiness() == "ready"
 
 

@@ -23,7 +23,7 @@ from flowactions_plugin.watch import fleet
 from flowactions_plugin.watch import monitor as health_monitor
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
-from flowactions_plugin.watch.statistics import ALERT_MS, Counts, Tally, alert_of
+from flowactions_plugin.watch.statistics import ALERT_MS, Counts, alert_of
 from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS, add_counts
 from tests.queueing import Queue, claimed
 
@@ -81,16 +81,6 @@ class TestCounts:
         counts = Counts()
         counts.add(Ended(claimed(), "cancelled"))
         assert (counts.dead, counts.attempts, counts.failures_in_row) == (1, 0, 0)
-
-    def test_what_could_not_be_written_is_counted_before_what_came_since(self) -> None:
-        """So a success since ends its failures."""
-        tally = Tally()
-        tally.record([completion()])
-        taken = tally.pop()
-        tally.record([completion(ok=True)])
-        tally.restore(taken)
-        (counts,) = tally.pop().values()
-        assert (counts.delivered, counts.failed, counts.failures_in_row) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -185,18 +175,6 @@ class TestStatistics:
         await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 691500000")
         assert await prune() == 3
 
-    async def test_what_the_database_did_not_take_is_written_later(self, queue: Queue) -> None:
-        """Nothing that was counted is lost while it is away."""
-        monitor = a_monitor(queue)
-        monitor.record([completion(ok=True)])
-        await queue.run("ALTER TABLE flowactions_statistics RENAME TO gone")
-        with pytest.raises(Exception, match="flowactions_statistics"):
-            await monitor.write()
-        await queue.run("ALTER TABLE gone RENAME TO flowactions_statistics")
-        await monitor.write()
-        overview = await Insights(queue.database).overview(ALL)
-        assert sum(each.delivered for each in overview.hour) == 1
-
 
 class TestAlerts:
     async def test_the_host_is_told_once_that_a_destination_fails_and_once_that_it_recovered(
@@ -217,28 +195,6 @@ class TestAlerts:
             monitor.record([completion(ok=True)])
             await settle(monitor)
         assert [each.kind for each in host.alerts] == ["failing", "recovered"]
-
-    async def test_a_success_in_between_ends_the_row_of_failures(self, queue: Queue) -> None:
-        """Nineteen failures, a success and nineteen failures are no reason."""
-        host = Host()
-        monitor = a_monitor(queue, host)
-        for _ in range(2):
-            monitor.record([*(completion() for _ in range(19)), completion(ok=True)])
-            monitor.record([completion() for _ in range(19)])
-            await settle(monitor)
-        assert host.alerts == []
-
-    async def test_failures_of_an_hour_are_told_of(self, queue: Queue) -> None:
-        """However few they are."""
-        host = Host()
-        monitor = a_monitor(queue, host)
-        monitor.record([completion()])
-        await settle(monitor)
-        await queue.run(f"UPDATE flowactions_destinations SET failing_since = failing_since - {ALERT_MS}")  # noqa: S608
-        assert host.alerts == []
-        monitor.record([completion()])
-        await settle(monitor)
-        assert [each.failures for each in host.alerts] == [2]
 
     async def test_a_host_that_fails_to_take_note_stops_nothing(
         self, queue: Queue, caplog: pytest.LogCaptureFixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
@@ -15,6 +13,7 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Attempted, Ended
 from flowactions_plugin.queue.rules import UNKNOWN, Transition
 from flowactions_plugin.watch.monitor import Monitor
+from tests.plugin.stored import a_dead_one
 from tests.queueing import Queue, claimed
 
 NODES = 6
@@ -47,10 +46,7 @@ async def ended(queue: Queue, nodes: int, organizations: int = 3) -> list[str]:
 async def test_they_are_found_and_not_blamed_on_their_receiver(queue: Queue) -> None:
     """Red from some nodes on, with the filter that shows all of them and no others; each organization sees its own."""
     insights = Insights(queue.database)
-    other = await queue.put(id=new_id(time.time()))
-    await queue.run(
-        f"UPDATE flowactions_outbox SET status = 'dead', error_class = 'http_5xx', finished_at = {int(time.time() * 1000)}"  # noqa: S608
-    )
+    other = await a_dead_one(queue)
     ids = await ended(queue, NODES)
     overview = await insights.overview(Scope())
     (found,) = (each for each in overview.findings if each.about == "unsent")
@@ -74,24 +70,13 @@ async def test_they_are_found_and_not_blamed_on_their_receiver(queue: Queue) -> 
 async def test_before_that_they_wait_and_one_line_says_so(queue: Queue) -> None:
     """However often the host was asked for each of them, and what has to be done before they are dead."""
     for number, reason in enumerate(UNKNOWN[:3]):
-        row_id = await queue.put(id=new_id(time.time() + number), organization_id=f"o{number}")
-        await queue.run(
-            f"UPDATE flowactions_outbox SET waiting_since = 1, last_error = '{reason}', error_class = 'waits' "  # noqa: S608
-            f"WHERE id = '{row_id}'"
-        )
+        waits = {"waiting_since": 1, "last_error": reason, "error_class": "waits"}
+        await queue.put(id=new_id(time.time() + number), organization_id=f"o{number}", state=waits)
     overview = await Insights(queue.database).overview(Scope())
     (found,) = (each for each in overview.findings if each.about == "waiting")
     assert (found.level, found.words[:15]) == ("failed", "3 deliveries wa")
     assert found.words.endswith("the host does not know this node or action")
     assert "they are dead" in found.advice
-
-
-@pytest.mark.parametrize(("nodes", "organizations"), [(4, 3), (1, 1)])
-async def test_a_few_are_a_note(queue: Queue, nodes: int, organizations: int) -> None:
-    """Somebody has deleted a node, and knows it."""
-    await ended(queue, nodes, organizations)
-    overview = await Insights(queue.database).overview(Scope())
-    assert [each.level for each in overview.findings if each.about == "unsent"] == ["note"]
 
 
 async def test_what_was_retried_is_not_found_any_more(queue: Queue) -> None:

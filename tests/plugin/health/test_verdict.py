@@ -21,7 +21,7 @@ from flowactions_plugin.storage.retention import DAY_MS
 
 NOW = 10**12
 SCHEDULED = 180_000
-NONE = Counted(number=0, exact=True)
+NONE, ONE = (Counted(number=each, exact=True) for each in range(2))
 
 
 def a_worker(seen_ms_ago: int, **changes: Any) -> Worker:
@@ -253,6 +253,7 @@ def test_deliveries_that_leave_late_are_a_warning(due: int, more: dict[str, Any]
     assert [(each.level, each.words.endswith(says or "") or (says or "") in each.words) for each in found] == (
         [("warning", True)] if says else []
     )
+    assert all(("DELIVERY=continuous" in each.advice) == ("scheduled mode" in each.words) for each in found)
     assert judge(stands).state == "ok"
     assert not [each for each in findings_of(facts(10**7, 10**7)) if each.about == "late"]
 
@@ -314,9 +315,20 @@ def test_a_wrong_clock_of_a_worker_is_a_warning_to_operators(ahead: int, says: s
     stands = facts(None, 0, workers=[a_worker(0, clock_ahead_ms=each) for each in (None, ahead, 9)])
     found = [(each.level, each.about, each.words) for each in findings_of(stands)]
     assert found == ([("warning", "clock", f"the clock of worker w {says}")] if says else [])
+
     assert findings_of(stands._replace(sees_all=False)) == []
     assert judge(stands).reason == "Nothing is due."
     assert stands.clock_ahead_ms == ahead
+
+
+def test_of_wrong_clocks_the_worst_comes_first() -> None:
+    """Those of workers that are alive."""
+    gone = a_worker(0, clock_ahead_ms=600_000, state="stale")
+    alive = [a_worker(0, name=str(each), clock_ahead_ms=each) for each in (5000, -9000)]
+    told = [
+        each.words.split()[4] for each in findings_of(facts(workers=[gone, *alive])) if each.about == "clock"
+    ]
+    assert told == ["-9000", "5000"]
 
 
 @pytest.mark.parametrize(
@@ -352,6 +364,8 @@ def test_what_keeps_old_versions_of_rows_is_found(snapshot: Snapshot, level: str
         (facts(299_999, 0), "ok"),
         (facts(300_000, 0), "warning"),
         (facts(alive=0, absent_ms=60_000), "warning"),
+        (facts(1000, 0, alive=0, absent_ms=59_999, waiting=ONE), "warning"),
+        (facts(1000, 0, alive=0, absent_ms=60_000, waiting=ONE), "failed"),
         (facts(10**7, alive=0), "failed"),
         (facts(None, 0, paused=(1, 0), paused_since=NOW - DAY_MS + 1), "ok"),
         (facts(None, 0, paused=(1, 0), paused_since=NOW - DAY_MS), "warning"),

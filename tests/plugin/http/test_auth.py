@@ -55,6 +55,7 @@ class TestOrder:
             answer = await run.browser.request(route.method, route.path, **how)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), (route, how)
             assert answer.headers["cache-control"] == "no-store"
+            assert answer.headers["www-authenticate"].startswith("Bearer")
 
     async def test_who_may_only_look_is_a_403_where_something_changes(self, run: ChatHost) -> None:
         """On every route of the dashboard that changes something, whatever is sent; what reads is not refused."""
@@ -77,7 +78,7 @@ class TestOrder:
 
     async def test_another_tenants_agent_is_absent_before_the_body_is_read(self, run: ChatHost) -> None:
         """404 before 400, 413 and 415."""
-        for agent in ("agent-2", "agent-3", "a%00b"):
+        for agent in ("agent-2", "agent-3", "a%00b", "%00", "%ED%A0%80", "x" * 5000):
             path = LOGIC.replace("agent-1", agent)
             for content in (b"{", b"\xff", b"x" * 200_000):
                 for kind in ("application/json", "text/plain"):

@@ -16,6 +16,8 @@ class TestQueries:
     async def test_a_list_refuses_unknown_repeated_and_invalid_parameters(self, run: ChatHost) -> None:
         """Each is named."""
         cases = [
+            ("limit=0", "limit"),
+            ("limit=1000", "limit"),
             ("limit=1.0", "limit"),
             ("limit=%D9%A3", "limit"),
             ("limit=+1", "limit"),
@@ -24,6 +26,7 @@ class TestQueries:
             ("limit=1&limit=2", "limit"),
             ("limit=999999999999999999999", "limit"),
             ("status=", "status"),
+            ("status=lost", "status"),
             ("status=dead&status=dead", "status"),
             ("agentId=", "agentId"),
             ("cursor=", "cursor"),

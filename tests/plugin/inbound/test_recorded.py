@@ -72,6 +72,10 @@ async def test_what_is_not_processed_is_recorded_with_its_answer(
     (event,) = await reasons(run)
     assert (event.result, event.status_code, event.event_id, event.event_type, event.reason) == shown
     assert answer.status_code == event.status_code
+    assert (
+        answer.json()["code"]
+        == {401: "unauthorized", 400: "invalid_request", 413: "too_large"}[event.status_code]
+    )
 
 
 async def test_a_failed_event_is_recorded_beside_its_repetition(
@@ -93,14 +97,15 @@ async def test_a_failed_event_is_recorded_beside_its_repetition(
     assert failed.reason == "Host.auth_event failed: LookupError; the log has the details"
 
 
-@pytest.mark.ci
 async def test_without_a_secret_the_503_is_recorded(database_url: str) -> None:
-    """The reason names the setting (§5.5)."""
+    """Answer and reason name the setting (§5.5)."""
     host = SmallHost(development(database_url))
     actions = FlowActions.load(host)
     async with actions.lifespan():
         run = Running(host, actions)
-        assert (await run.send(headers=signed(b"{}"))).status_code == 503
+        answer = await run.send(headers=signed(b"{}"))
+        assert (answer.status_code, answer.json()["code"]) == (503, "not_configured")
+        assert "AUTH_WEBHOOK_SIGNING_SECRET" in answer.json()["detail"]
         (event,) = await reasons(run)
     assert (event.result, event.status_code, event.event_id) == ("refused", 503, "msg_1")
     assert "AUTH_WEBHOOK_SIGNING_SECRET" in str(event.reason)

@@ -25,7 +25,6 @@ class TestRefusals:
         [
             ({"svix-id": None, "svix-signature": None}, 0, NEW, "svix-id and svix-signature missing"),
             ({"svix-timestamp": "now"}, 0, NEW, "the id or the timestamp does not have the scheme's form"),
-            ({"svix-id": "é"}, 0, NEW, "the id or the timestamp does not have the scheme's form"),
             (
                 {},
                 -4000,
@@ -39,9 +38,7 @@ class TestRefusals:
                 "s in the future, more than five minutes; the signature fits: compare this machine's clock",
             ),
             ({}, -4000, OTHER, "s in the past, more than five minutes; the signature does not fit either"),
-            ({}, 4000, OTHER, "s in the future, more than five minutes; the signature does not fit either"),
             ({}, 0, OTHER, "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SIGNING_SECRET"),
-            ({"svix-signature": "v1,é"}, 0, NEW, "the signature does not fit any of the 2 secrets"),
         ],
     )
     async def test_each_cause_is_logged_and_not_answered(
@@ -69,27 +66,19 @@ class TestRefusals:
             assert value not in line
             assert value.removeprefix("whsec_") not in line
 
-    async def test_refusals_cannot_fill_the_log(self, run: Running, caplog: pytest.LogCaptureFixture) -> None:
-        """Of a hundred refusals for one cause, a few are logged; another cause is logged separately."""
-        for _ in range(100):
-            assert (await run.send(headers={})).status_code == 401
-        assert (await run.send(secret=OTHER)).status_code == 401
-        logged = [record for record in caplog.records if record.name == "flowactions.auth_events"]
-        assert len(logged) == MOST_RECORDED + 1
-
     async def test_refusals_that_are_not_logged_are_counted(
         self, caplog: pytest.LogCaptureFixture, database_url: str
     ) -> None:
-        """An hour later, the next line has their number."""
-        times = iter([*[0.0] * (MOST_RECORDED + 2), 3600.0])
+        """So they cannot fill the log. An hour later, the next line of that cause has their number; others have their own."""
+        times = iter([*[0.0] * (MOST_RECORDED + 3), 3600.0])
         async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
             intake = Intake(database, Telemetry(), "auth", "flowactions.auth_events", "/x", times.__next__)
-            for _ in range(MOST_RECORDED + 3):
+            for cause in (*["signature"] * (MOST_RECORDED + 2), "headers", "signature"):
                 with pytest.raises(Problem):
                     async with intake.refusing():
-                        raise NotAuthentic("signature", "no fit")
+                        raise NotAuthentic(cause, "no fit")
         *before, last = [
             record.getMessage() for record in caplog.records if record.name == "flowactions.auth_events"
         ]
-        assert before == ["POST /x refused: no fit"] * MOST_RECORDED
+        assert before == ["POST /x refused: no fit"] * (MOST_RECORDED + 1)
         assert last == "POST /x refused: no fit (2 more for this cause since the last line)"

@@ -11,6 +11,7 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Operator, Request
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.storage.schema import outbox
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of, transport_of
 
@@ -71,16 +72,13 @@ class Site:
 
     async def put(self, status: str = "pending", **changes: Any) -> str:
         """Write a row; give its id."""
-        row_id = await self.queue.put(id=new_id(time.time()), url="http://127.0.0.1:9/hook", **changes)
-        if status != "pending":
-            ended = "finished_at = updated_at" if status in {"dead", "delivered"} else "finished_at = NULL"
-            ended += ", error_class = 'http_5xx'" if status != "delivered" else ""
-            await self.execute(
-                f"UPDATE flowactions_outbox SET status = :status, attempts = 1, {ended} WHERE id = :id",  # noqa: S608
-                status=status,
-                id=row_id,
-            )
-        return row_id
+        state: dict[str, Any] = {"status": status} | ({"attempts": 1} if status != "pending" else {})
+        if status in {"dead", "delivered"}:
+            state["finished_at"] = outbox.c.updated_at
+        if status in {"dead", "retrying"}:
+            state["error_class"] = "http_5xx"
+        hook = {"id": new_id(time.time()), "url": "http://127.0.0.1:9/hook"}
+        return await self.queue.put(**hook, **changes, state=state)
 
     async def execute(self, statement: str, **parameters: Any) -> list[Any]:
         async with self.queue.database.write() as connection:

@@ -6,7 +6,6 @@ import re
 import time
 from html import unescape
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import insert
 
@@ -26,6 +25,7 @@ from tests.bulk import failing
 from tests.commanding import command
 from tests.plugin.bulk.test_purge import fill
 from tests.plugin.pages.conftest import Site
+from tests.plugin.stored import a_connection, a_worker
 
 MANY = MOST_ATTEMPTS + 60
 
@@ -52,22 +52,8 @@ async def crowd(site: Site) -> str:
     await fill(site.queue, "acme", MANY)
     shown = await site.put("dead")
     now, each = int(time.time() * 1000), range(MANY)
-    text: dict[str, Any] = dict.fromkeys(
-        ("team_id", "team_name", "bot_user_id", "app_id", "scopes", "installed_by_id"), "x"
-    )
-    text |= {"installed_by_name": "x", "install_id": "i", "status": "active", "sealed_token": b"x"}
-    connections = [{**text, "organization_id": f"o{number:03}", "installed_at": now} for number in each]
-    shape = {
-        "name": "w",
-        "version": "1",
-        "host_name": "h",
-        "pid": 1,
-        "mode": "continuous",
-        "slots": 1,
-        "delivery_timeout": 10,
-        "in_flight": 0,
-    }
-    fleet = [{**shape, "id": f"{number:036}", "started_at": now, "last_seen_at": now} for number in each]
+    connections = [a_connection(f"o{number:03}", installed_at=now) for number in each]
+    fleet = [a_worker(now, id=f"{number:036}") for number in each]
     counts = {"organization_id": "acme", "delivered": 1, "failed": 1, "dead": 0, "duration_ms": 5}
     async with site.queue.database.write() as connection:
         made = [

@@ -12,7 +12,8 @@ from flowactions_plugin.queue.standing import Standing
 from flowactions_plugin.queue.turns import Tally
 from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
-from flowactions_plugin.telemetry.meters import _PROVIDERS, Meters, Reading
+from flowactions_plugin.telemetry.meters import Meters
+from tests.plugin.stored import a_worker
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
@@ -21,33 +22,11 @@ from tests.waiting import until
 URL = "http://127.0.0.1:9/"
 
 
-class Moments:
-    """A clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_a_host_that_starts_again_is_read_once() -> None:
-    """With the same provider, which keeps its first callback for ever: one value of each gauge, and no sum of two."""
-    recorded, meters = Recorded(), Meters()
-    for _ in range(2):
-        meters.open(recorded.meters)
-        meters.read_gauges(lambda: [Reading(names.DUE, 3)])
-        assert len(meters._instruments or ()) > 0
-    read = _PROVIDERS._recorded[recorded.meters].hosts
-    assert [host() for host in read] == [meters]
-    assert [each.value for each in recorded.points() if each.name == names.DUE.name] == [3]
-
-
 async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> None:
     """Rows of paused destinations apart; the verdict is one of its values, and an old reading is not reported."""
     host = SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
     actions = FlowActions.load(host)
-    clock = Moments()
+    clock = [1000.0]
     async with actions.lifespan():
         services = services_of(host)
         database = services._database
@@ -55,7 +34,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
             Meters(),
             Insights(database, services._settings, uptime_ms=lambda: 0),
             lambda: Load(in_flight=3),
-            clock,
+            lambda: clock[0],
         )
 
         async def shown() -> dict[str, float]:
@@ -65,16 +44,8 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
                 for reading in gauges.readings()
             }
 
-        nothing = {
-            "due": 0,
-            "oldest_due_age": 0,
-            "in_flight": 3,
-            "limited": 0,
-            "slow": 0,
-            "clock_offset": 0,
-            "blocked_age": 0,
-        }
-        assert await shown() == {**nothing, **dict.fromkeys(names.VERDICTS, 0), "idle": 1}
+        nothing = ("due", "oldest_due_age", "limited", "slow", "clock_offset", "blocked_age", *names.VERDICTS)
+        assert await shown() == {**dict.fromkeys(nothing, 0), "in_flight": 3, "idle": 1}
 
         for url in (URL, URL, "http://127.0.0.1:10/"):
             await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": url}))
@@ -93,19 +64,15 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
 
         assert (await shown())["clock_offset"] == 0
         seen_at = int(await database.time() * 1000)
-        worker = {"name": "w", "version": "1", "host_name": "h", "pid": 1, "mode": "continuous", "slots": 1}
-        worker["delivery_timeout"] = 10
-        times = {"in_flight": 0, "started_at": seen_at, "last_seen_at": seen_at}
         async with database.write() as connection:
-            for number, ahead in enumerate((10_000, -70_500, None)):
-                values = {**worker, **times, "id": str(number), "clock_ahead_ms": ahead}
-                await connection.execute(insert(workers).values(values))
+            for ahead in (10_000, -70_500, None):
+                await connection.execute(insert(workers).values(a_worker(seen_at, clock_ahead_ms=ahead)))
             await connection.execute(update(outbox).values(waiting_since=seen_at - 400_000, last_error="why"))
         seen = await shown()
         assert seen["clock_offset"] == 70.5
         assert 400 <= seen["blocked_age"] < 460
 
-        clock.now += STALE_SECONDS + 1
+        clock[0] += STALE_SECONDS + 1
         assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
             ("flowactions.worker.in_flight", 3),
             ("flowactions.worker.slow", 0),
