@@ -13,18 +13,14 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from flowactions_conformance.chat_provider import Fault
-from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.chat.answers import MAX_BYTES, read_answer
 from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
 from tests.chatting import ChatHost, chat_host
 from tests.loopback import listening
 from tests.rings import sampled
-from tests.support import a_walk
 
 JSON: Final = {"content-type": "application/json;charset=utf-8"}
 
@@ -279,19 +275,6 @@ class TestReading:
                 read_answer(status, JSON, body)
             assert (refused.value.code, refused.value.transient) == ("unreachable", True)
 
-    async def test_an_error_whose_body_breaks_off_may_be_repeated(self) -> None:
-        """Its status says that the message was not posted."""
-
-        async def serve(writer: asyncio.StreamWriter) -> None:
-            writer.write(b"HTTP/1.1 503 Down\r\ncontent-length: 100\r\n\r\n<html>")
-            await writer.drain()
-            writer.close()
-
-        async with answering(serve) as provider:
-            with pytest.raises(ChatRefused) as refused:
-                await provider.post_message("xoxb-1", "C1", "hi")
-        assert (refused.value.code, refused.value.transient) == ("unreachable", True)
-
     async def test_an_answer_that_is_silent_after_its_head_is_not_repeated(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -314,52 +297,6 @@ class TestReading:
         labels = [choice.label for choice in page.choices]
         assert labels == ["\ufffdAda", "x" * 200, "n", "n", "n", "n", "Zoë 👩‍💻"]
         assert is_proper(page)
-
-    JSON_VALUES = st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(sorted({"id", "name", "next_cursor", "display_name", "deleted", "is_bot"})),
-                inner,
-                max_size=4,
-            )
-        ),
-        max_leaves=8,
-    )
-
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(data=st.data())
-    @sampled("method", CALLS, size=3)
-    def test_any_answer_gives_a_value_or_a_refusal(self, method: str, data: st.DataObject) -> None:
-        """Random bytes, and valid answers with a change, for every method."""
-        answer: dict[str, Any] = dict(GOOD[method])
-        answer |= data.draw(
-            st.dictionaries(st.sampled_from([*answer, "error", "needed", "provided"]), self.JSON_VALUES)
-        )
-        body = json.dumps(answer).encode()
-        at = data.draw(st.integers(0, len(body)))
-        body = data.draw(
-            st.sampled_from([body, body[:at], body[:at] + data.draw(st.binary(max_size=8)) + body[at + 1 :]])
-            | st.binary(max_size=200)
-        )
-        status = data.draw(st.sampled_from([200, 200, 200, 204, 302, 404, 429, 500, 503]))
-        odd = st.text(st.characters(codec="latin-1", exclude_characters="\r\n\0"), max_size=20)
-        kinds = st.sampled_from([JSON["content-type"], JSON["content-type"], "text/html"]) | odd
-        headers = {
-            "content-type": data.draw(kinds),
-            **data.draw(
-                st.dictionaries(
-                    st.sampled_from(["retry-after", "x-oauth-scopes", "content-encoding"]), odd, max_size=1
-                )
-            ),
-        }
-
-        async def ask() -> None:
-            async with answering([raw(status, headers, body)]) as provider:
-                assert await outcome_of(CALLS[method](provider)) in {"given", "refused"}
-
-        asyncio.run(ask())
 
 
 class TestBounds:
@@ -450,51 +387,12 @@ class TestEverywhere:
         if headers and all(" " <= character <= "~" for character in "".join(headers.values()))
     }
 
-    REFUSALS: Final = {name: fault for name, fault in FAULTS.items() if name not in SAYS_OK}
-
     @pytest.fixture
     async def run(self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
         monkeypatch.setattr("flowactions_plugin.chat.calls.RETRY_DELAYS", (0.01, 0.02, 0.03))
         async with chat_host(sqlite_url) as running:
             assert await running.connect() == {"chat": "connected"}
             yield running
-
-    @pytest.mark.ci
-    async def test_the_node_ends_with_a_specified_reason(
-        self, run: ChatHost, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """With its line of §6.3, halting as configured, and with as many posts as retry says."""
-        for name, fault in self.REFUSALS.items():
-            passing = not 200 <= fault.status < 300 or b'"ok":false' in fault.body
-            most = 4 if passing and name != "an endless wait" else 1
-            for retry, posts in ((False, 1), (True, most)):
-                for proceed in (True, False):
-                    run.provider.faults["chat.postMessage"].extend([fault] * posts)
-                    run.provider.calls.clear()
-                    caplog.clear()
-                    result = await run.message(chatContinueOnFailure=proceed, chatRetryOnFailure=retry)
-                    assert (result.status, result.reason, result.halt) == (
-                        "failed",
-                        "send_failed",
-                        not proceed,
-                    ), name
-                    assert run.provider.calls == ["chat.postMessage"] * posts, name
-                    assert "chat_message node n not sent: send_failed" in caplog.messages
-                    assert all(message.isprintable() for message in caplog.messages)
-        assert run.provider.messages == []
-
-    async def test_a_deferred_message_is_posted_once(self, run: ChatHost) -> None:
-        """Its record is deleted with the failure, so that it is not retried later."""
-        for name, fault in self.REFUSALS.items():
-            walk = a_walk(pacing=Deferred("s"))
-            config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
-            await run.actions.reach(walk, Node(id="n", type="chat_message", config=config))
-            run.provider.calls.clear()
-            run.provider.faults["chat.postMessage"].append(fault)
-            for expected in ([("send_failed", True)], []):
-                results = (await run.actions.advance(walk, "s")).results
-                assert [(result.reason, result.halt) for result in results] == expected, name
-            assert run.provider.calls == ["chat.postMessage"], name
 
     @pytest.mark.parametrize("retry", [True, False])
     async def test_what_says_ok_is_sent_with_or_without_a_timestamp(self, run: ChatHost, retry: bool) -> None:

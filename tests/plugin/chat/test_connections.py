@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
 import json
 import sqlite3
 from pathlib import Path
@@ -42,8 +41,14 @@ class TestScopes:
 
     async def test_callback_and_card_report_the_same_scopes(self, run: ChatHost) -> None:
         """From the header; without it, from the exchange's answer; without both, none counts as missing."""
-        headers = (None, "", self.PART, self.FULL, self.FULL.replace(",", ", "))
-        for header, field in itertools.product(headers, (None, "", self.PART, self.FULL)):
+        for header, field in (
+            (None, None),
+            ("", ""),
+            ("", self.PART),
+            (None, self.FULL),
+            (self.PART, self.FULL),
+            (self.FULL.replace(",", ", "), self.PART),
+        ):
             self.says(run, header, field)
             end = await run.connect()
             card = await run.card()
@@ -134,8 +139,7 @@ class TestScopes:
 
 
 class TestStaticToken:
-    @pytest.mark.parametrize("environment", ["production", ""])
-    @pytest.mark.parametrize("with_app", [True, False])
+    @pytest.mark.parametrize(("environment", "with_app"), [("production", True), ("", False)])
     async def test_a_static_token_outside_development_makes_chat_unavailable(
         self, tmp_path: Path, environment: str, with_app: bool
     ) -> None:

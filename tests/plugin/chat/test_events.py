@@ -94,6 +94,7 @@ class TestRefusals:
         if at is not None:
             headers["x-slack-request-timestamp"] = str(stamp)
         answer = await run.browser.post(EVENTS, content=b"{}", headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
         assert answer.json()["detail"] == "The signature is missing, wrong or too old."
         (line,) = [record.getMessage() for record in caplog.records if record.name == "flowactions.chat"]
         assert line.startswith("POST /integrations/chat/events refused: ")
@@ -114,52 +115,31 @@ class TestVerifying:
         with pytest.raises(NotAuthentic, match="does not fit CHAT_SIGNING_SECRET"):
             check_signature(["another secret"], *arguments, PUBLISHED_AT)
 
-    @given(st.text() | st.none(), st.text() | st.none(), st.binary())
-    def test_any_other_input_is_not_authentic(
+    @pytest.mark.parametrize(
+        ("timestamp", "signed", "body"),
+        [
+            (None, None, PUBLISHED_BODY),
+            (None, PUBLISHED_SIGNATURE, PUBLISHED_BODY),
+            (str(PUBLISHED_AT), None, PUBLISHED_BODY),
+            (str(PUBLISHED_AT), "", PUBLISHED_BODY),
+            (str(PUBLISHED_AT), "v0=00", PUBLISHED_BODY),
+            (str(PUBLISHED_AT), "v0=é", PUBLISHED_BODY),
+            (str(PUBLISHED_AT), PUBLISHED_SIGNATURE.replace("v0", "v1"), PUBLISHED_BODY),
+            (str(PUBLISHED_AT), PUBLISHED_SIGNATURE.upper(), PUBLISHED_BODY),
+            (str(PUBLISHED_AT), PUBLISHED_SIGNATURE, b"tampered"),
+            (str(PUBLISHED_AT), PUBLISHED_SIGNATURE, b"\xff\xfe\x00"),
+            *(
+                (stamp, PUBLISHED_SIGNATURE, PUBLISHED_BODY)
+                for stamp in (f"{PUBLISHED_AT}.0", f"+{PUBLISHED_AT}", "soon", "-1", "9" * 5000, "²")
+            ),
+        ],
+    )
+    def test_anything_else_is_not_authentic(
         self, timestamp: str | None, signed: str | None, body: bytes
     ) -> None:
-        """Whatever the bytes, the request is refused, and nothing else is raised."""
+        """Tampered, missing, non-numeric, non-ASCII and non-UTF-8 are all refused, and nothing else is raised (§5.4)."""
         with pytest.raises(NotAuthentic):
-            check_signature(["secret"], timestamp, signed, body, 1_700_000_000)
-
-    async def test_a_request_without_a_valid_signature_is_refused(self, run: ChatHost) -> None:
-        """Tampered, stale, future, missing, non-numeric, non-ASCII and non-UTF-8 are all 401 (§5.4)."""
-        requests: list[tuple[dict[str, Any], bytes]] = [
-            ({}, b"{}"),
-            ({"x-slack-signature": "v0=00"}, b"{}"),
-            ({"x-slack-request-timestamp": "{now}"}, b"{}"),
-            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": ""}, b"{}"),
-            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "v0=é".encode("latin-1")}, b"{}"),
-            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{v1}"}, b"{}"),
-            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{upper}"}, b"{}"),
-            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{good}"}, b'{"tampered":1}'),
-            ({"x-slack-request-timestamp": "{now}", "x-slack-signature": "{good}"}, b"\xff\xfe\x00"),
-            ({"x-slack-request-timestamp": "{now}.0", "x-slack-signature": "{good}"}, b"{}"),
-            ({"x-slack-request-timestamp": "+{now}", "x-slack-signature": "{good}"}, b"{}"),
-            ({"x-slack-request-timestamp": "soon", "x-slack-signature": "{good}"}, b"{}"),
-            ({"x-slack-request-timestamp": "-1", "x-slack-signature": "{good}"}, b"{}"),
-            ({"x-slack-request-timestamp": "9" * 5000, "x-slack-signature": "{good}"}, b"{}"),
-            ({"x-slack-request-timestamp": "{stale}", "x-slack-signature": "{good stale}"}, b"{}"),
-            ({"x-slack-request-timestamp": "{future}", "x-slack-signature": "{good future}"}, b"{}"),
-            ({"x-slack-request-timestamp": "²".encode("latin-1"), "x-slack-signature": "{good}"}, b"{}"),
-        ]
-        for headers, body in requests:
-            now = int(time.time())
-            times = {"": now, " stale": now - 3600, " future": now + 3600}
-            known = {f"{{good{name}}}": signature(SIGNING_SECRET, at, b"{}") for name, at in times.items()}
-            known |= {f"{{{name.strip() or 'now'}}}": str(at) for name, at in times.items()}
-            known["{v1}"] = known["{good}"].replace("v0", "v1")
-            known["{upper}"] = known["{good}"].upper()
-            sent: list[tuple[bytes, bytes]] = []
-            for header, value in headers.items():
-                text = value
-                if isinstance(text, str):
-                    for name, replacement in known.items():
-                        text = text.replace(name, replacement)
-                    text = text.encode()
-                sent.append((header.encode(), text))
-            answer = await run.browser.post(EVENTS, content=body, headers=sent)
-            assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), headers
+            check_signature([PUBLISHED_SECRET], timestamp, signed, body, PUBLISHED_AT)
 
     async def test_several_secrets_count_while_one_is_replaced(self, tmp_path: Path) -> None:
         """What one of them has signed is taken, and nothing else (§5.4)."""
@@ -354,39 +334,17 @@ class TestRevoking:
             assert (await send(run, event)).json()["data"]["duplicate"] is False
         assert await status(run, "acme") == ("active", None)
 
-    async def test_an_event_revokes_only_its_workspaces_connections(self, run: ChatHost) -> None:
-        """Of two organizations with two workspaces, the other one is not changed."""
-        await run.connect()
-        run.sign_in("globex")
-        await run.connect(workspace="T00GLOBEX")
-        await send(run, uninstalled("T00GLOBEX"))
-        assert await status(run, "globex") == ("revoked", "app_uninstalled")
-        assert await status(run, "acme") == ("active", None)
-        assert (await run.message("acme")).status == "sent"
-        assert (await run.message("globex")).reason == "send_failed"
-
-    async def test_an_event_revokes_all_connections_of_a_shared_workspace(self, run: ChatHost) -> None:
-        """Each organization reconnects only itself."""
-        await run.connect()
-        run.sign_in("globex")
-        await run.connect()
+    async def test_an_event_revokes_the_connections_of_its_workspace_alone(self, run: ChatHost) -> None:
+        """All of them; of two organizations that share it, each reconnects only itself."""
+        for organization, workspace in (("acme", "T0000ACME"), ("globex", "T0000ACME"), ("apart", "T00GLOBEX")):
+            run.sign_in(organization)
+            await run.connect(workspace=workspace)
         await send(run, uninstalled())
+        assert await status(run, "apart") == ("active", None)
+        assert (await run.message("apart")).status == "sent"
+        assert (await run.message("globex")).reason == "send_failed"
         assert await status(run, "acme") == ("revoked", "app_uninstalled")
         assert await status(run, "globex") == ("revoked", "app_uninstalled")
         await run.connect()
         assert await status(run, "globex") == ("active", None)
         assert await status(run, "acme") == ("revoked", "app_uninstalled")
-
-    async def test_recorded_events_are_pruned(self, run: ChatHost) -> None:
-        """After the retention."""
-        services = services_of(run.host)
-        for _ in range(3):
-            await send(run, uninstalled("T0NOBODY"))
-        async with services._database.write() as connection:
-            await connection.exec_driver_sql("UPDATE flowactions_inbound_events SET received_at = 1")
-        await send(run, uninstalled("T0NOBODY", event_id="Ev-kept"))
-        for prune in services._prunes():
-            await prune(100)
-        async with services._database.read() as connection:
-            left = await connection.exec_driver_sql("SELECT event_id FROM flowactions_inbound_events")
-            assert left.all() == [("Ev-kept",)]

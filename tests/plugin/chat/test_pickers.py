@@ -244,32 +244,13 @@ async def test_an_invalid_search_is_answered_with_its_problem(run: ChatHost, rou
     await until(is_revoked)
 
 
-@sampled(
-    "body",
-    [
-        b"[]",
-        b"[1]",
-        b"null",
-        b'"x"',
-        b"{}",
-        b'{"ok":true}',
-        b'{"ok":true,"channels":7}',
-        b"\xff\xfe",
-        b'{"ok":true,"channels":[7,null,{},{"id":3,"name":"x"},{"id":"C1"},{"id":"C2","name":"fine"}]}',
-        b'{"ok":true,"channels":[],"response_metadata":{"next_cursor":7}}',
-    ],
-    size=5,
-)
-async def test_a_malformed_page_gives_an_error_or_its_valid_choices(run: ChatHost, body: bytes) -> None:
-    """With advice."""
+async def test_a_malformed_page_gives_its_valid_choices(run: ChatHost) -> None:
+    """What cannot be read is left out."""
     await run.connect()
-    for cursor, method in (("others:", "conversations.list"), ("joined:", "users.conversations")):
-        run.provider.faults[method].append(Fault(200, body, JSON))
-        answer = await run.browser.get(CHANNELS, params={"cursor": cursor})
-        assert answer.status_code in {200, 502}
-        if answer.status_code == 200:
-            labels = {choice["label"] for choice in answer.json()["data"]}
-            assert labels <= {"#fine", "#random"}
+    body = b'{"ok":true,"channels":[7,null,{},{"id":3,"name":"x"},{"id":"C1"},{"id":"C2","name":"fine"}]}'
+    run.provider.faults["conversations.list"].append(Fault(200, body, JSON))
+    found = await page(run, CHANNELS, cursor="others:")
+    assert [choice["label"] for choice in found["data"]] == ["#fine"]
 
 
 async def test_lists_are_kept_for_a_workspace(run: ChatHost) -> None:

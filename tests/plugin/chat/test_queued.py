@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -69,23 +68,26 @@ class Queued:
     async def row(self, row_id: str) -> Any:
         return (await self.execute("SELECT * FROM flowactions_outbox WHERE id = :id", id=row_id))[0]
 
+    async def when(self, row_id: str, so: Callable[[Any], bool]) -> Any:
+        """Wait until a row is so; give it."""
+
+        async def found() -> Any:
+            row = await self.row(row_id)
+            return row if so(row) else None
+
+        return await until(found)
+
     async def ended(self, row_id: str) -> Any:
         """Wait for the end of a row."""
+        return await self.when(row_id, lambda row: row.status in {"delivered", "dead"})
 
-        async def has_ended() -> Any:
-            row = await self.row(row_id)
-            return row if row.status in {"delivered", "dead"} else None
-
-        return await until(has_ended)
+    async def retrying(self, row_id: str) -> Any:
+        """Wait until a row is tried again."""
+        return await self.when(row_id, lambda row: row.status == "retrying")
 
     async def waits(self, row_id: str, error_class: str) -> Any:
         """Wait until a row waits for this kind of reason."""
-
-        async def is_waiting() -> Any:
-            row = await self.row(row_id)
-            return row if row.status == "pending" and row.error_class == error_class else None
-
-        return await until(is_waiting)
+        return await self.when(row_id, lambda row: row.status == "pending" and row.error_class == error_class)
 
     async def due(self, row_id: str) -> None:
         """Let a row that waits be due now."""
@@ -94,12 +96,7 @@ class Queued:
     async def waits_again(self, row_id: str) -> Any:
         """Let a row that waits be looked at once more; give it as it waits then."""
         await self.due(row_id)
-
-        async def looked() -> Any:
-            row = await self.row(row_id)
-            return row if row.next_attempt_at > 1 and row.claimed_by is None else None
-
-        return await until(looked)
+        return await self.when(row_id, lambda row: row.next_attempt_at > 1 and row.claimed_by is None)
 
     @property
     def texts(self) -> list[str]:
@@ -123,20 +120,13 @@ async def queued_host(
 
 
 @pytest.fixture
-async def queued(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Queued]:
+async def queued(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Queued]:
     """A host whose worker looks often, and waits little between messages of a channel."""
-    monkeypatch.chdir(tmp_path)
     hurry(monkeypatch, "deliveries one after another", seconds=0.1)
     monkeypatch.setattr(continuous, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(sequences, "CHAT_PACE_SECONDS", 0.3)
     async with queued_host(database_url) as running:
         yield running
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    return f"sqlite:///{tmp_path / 'f.db'}"
 
 
 class TestQueueing:
@@ -238,10 +228,10 @@ class TestQueueing:
         )
         assert (await queued.run.actions.enqueue(webhook)).reason == "blocked_url"
 
-    async def test_it_is_counted_when_it_has_ended(self, here: str) -> None:
+    async def test_it_is_counted_when_it_has_ended(self, sqlite_url: str) -> None:
         """By result and target, once each (§6.3)."""
         recorded = Recorded()
-        async with queued_host(here, recorded=recorded) as queued:
+        async with queued_host(sqlite_url, recorded=recorded) as queued:
             await queued.ended(await queued.message())
             member = {"chatActionType": "dm", "chatUserId": "U000ROBOT"}
             await queued.ended(await queued.message(**member))
@@ -255,11 +245,8 @@ def sends(recorded: Recorded) -> dict[tuple[str, str], float]:
 
 
 class TestOrder:
-    async def test_messages_to_a_channel_arrive_in_order_and_at_its_pace(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_messages_to_a_channel_arrive_in_order_and_at_its_pace(self, database_url: str) -> None:
         """Also where the provider takes one a second: none of them uses up an attempt, and all arrive."""
-        monkeypatch.chdir(tmp_path)
         async with queued_host(database_url, [sample_workspace(limited=True)]) as queued:
             ids = [await queued.message(chatMessageText=str(number)) for number in range(4)]
             ends = [await queued.ended(row_id) for row_id in ids]
@@ -289,11 +276,10 @@ class TestOrder:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("retries", [False, True])
-    async def test_a_channel_at_its_limit_uses_up_no_attempt(self, queued: Queued, retries: bool) -> None:
+    async def test_a_channel_at_its_limit_uses_up_no_attempt(self, queued: Queued) -> None:
         """The row waits as long as the provider says, and operators read why."""
         queued.fault(RATE_LIMITED._replace(headers=(("retry-after", "7"), *JSON)))
-        row_id = await queued.message(chatRetryOnFailure=retries)
+        row_id = await queued.message()
         row = await queued.waits(row_id, "chat_limited")
         assert (row.attempts, row.waiting_since) == (0, None)
         assert row.next_attempt_at - row.updated_at == 7000
@@ -308,12 +294,7 @@ class TestRefusals:
         once = await queued.ended(await queued.message())
         assert (once.status, once.attempts, once.error_class) == ("dead", 1, "chat_unreachable")
         row_id = await queued.message(chatRetryOnFailure=True)
-
-        async def retrying() -> Any:
-            row = await queued.row(row_id)
-            return row if row.status == "retrying" else None
-
-        row = await until(retrying)
+        row = await queued.retrying(row_id)
         assert (row.attempts, row.max_attempts) == (1, 4)
         assert row.next_attempt_at - row.updated_at == 5000
         await queued.due(row_id)
@@ -347,19 +328,14 @@ class TestRefusals:
         assert failures == 1
 
     async def test_the_host_is_not_asked_for_a_secret_and_no_operator_has_a_schedule_for_it(
-        self, here: str
+        self, sqlite_url: str
     ) -> None:
         """A secret would sign nothing, and a schedule of hours is for receivers."""
-        async with queued_host(here, FLOWACTIONS_RETRY_SCHEDULE="1h,2h") as queued:
+        async with queued_host(sqlite_url, FLOWACTIONS_RETRY_SCHEDULE="1h,2h") as queued:
             queued.run.host.secret_error = RuntimeError("asked")
             queued.fault(UNAVAILABLE)
             row_id = await queued.message(chatRetryOnFailure=True)
-
-            async def retrying() -> Any:
-                row = await queued.row(row_id)
-                return row if row.status == "retrying" else None
-
-            row = await until(retrying)
+            row = await queued.retrying(row_id)
             assert row.next_attempt_at - row.updated_at == 5000
             await queued.due(row_id)
             await queued.ended(row_id)
@@ -400,9 +376,9 @@ class TestConnections:
         await queued.ended(await queued.message(chatMessageText="after"))
         assert queued.texts == ["after"]
 
-    async def test_a_deleted_organization_posts_nothing_more(self, here: str) -> None:
+    async def test_a_deleted_organization_posts_nothing_more(self, sqlite_url: str) -> None:
         """What waits ends with its connection (§4.4)."""
-        async with queued_host(here, AUTH_WEBHOOK_SIGNING_SECRET=AUTH) as queued:
+        async with queued_host(sqlite_url, AUTH_WEBHOOK_SIGNING_SECRET=AUTH) as queued:
             queued.fault(RATE_LIMITED._replace(headers=(("retry-after", "600"), *JSON)))
             row_id = await queued.message()
             await queued.waits(row_id, "chat_limited")
@@ -517,9 +493,9 @@ class TestPeople:
 
 
 class TestScheduled:
-    async def test_a_tick_posts_one_to_each_channel(self, here: str) -> None:
+    async def test_a_tick_posts_one_to_each_channel(self, sqlite_url: str) -> None:
         """The next one follows in a later tick."""
-        async with queued_host(here, FLOWACTIONS_DELIVERY="scheduled") as queued:
+        async with queued_host(sqlite_url, FLOWACTIONS_DELIVERY="scheduled") as queued:
             ids = [await queued.message(chatMessageText=str(number)) for number in range(3)]
             for row_id in ids:
                 assert (await queued.ended(row_id)).attempts == 1

@@ -1,34 +1,27 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import gc
 import logging
-import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_conformance.chat_provider import FakeChatProvider, Fault
+from flowactions_conformance.chat_provider import Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
-from flowactions_conformance.serving import serve
-from flowactions_hookspecs import Deferred, FlowActions, Node
-from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls
+from flowactions_hookspecs import Deferred, Node
+from flowactions_plugin.chat.calls import SEND_SECONDS
 from flowactions_plugin.chat.failures import FOR_OPERATORS, ChatRefused
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.log_text import printable
-from tests.chatting import JSON, Adopted, adopt, adopted, adopting_settings, chat_host, refusing
+from tests.chatting import JSON, Adopted, adopted, chat_host, refusing
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk
-from tests.waiting import SAFETY_SECONDS, until, within
+from tests.support import a_walk
+from tests.waiting import SAFETY_SECONDS, within
 
 DOWN = Fault(503, b"<html>down</html>")
 TO_CHANNEL = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
@@ -136,16 +129,12 @@ class TestCodes:
             assert succeeds or (result.reason, message in (result.message or "")) == ("send_failed", True)
             assert run.posts == (attempts if method == "chat.postMessage" else succeeds)
 
-    @pytest.mark.parametrize("code", ["user_not_found", "cannot_dm_bot", "missing_scope", "invalid_auth"])
-    async def test_a_permanent_error_of_opening_a_channel_ends_the_message(
-        self, run: Adopted, code: str
-    ) -> None:
+    async def test_a_permanent_error_of_opening_a_channel_ends_the_message(self, run: Adopted) -> None:
         """As a permanent error of the post does."""
-        run.provider.faults["conversations.open"].append(refusing(code))
+        run.provider.faults["conversations.open"].append(refusing("user_not_found"))
         result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
-        assert (result.reason, run.posts) == ("send_failed", 0)
-        assert LASTING[code] in (result.message or "")
-        assert run.provider.calls == ["conversations.open"]
+        assert (result.reason, run.provider.calls) == ("send_failed", ["conversations.open"])
+        assert LASTING["user_not_found"] in (result.message or "")
 
     @pytest.mark.ci
     async def test_an_opened_channel_is_reused_by_later_attempts(self, run: Adopted) -> None:
@@ -178,66 +167,6 @@ class TestBounds:
         async with within(SEND_SECONDS + 0.5):
             result = await run.to_channel(chatRetryOnFailure=retry)
         assert (result.reason, LATER in (result.message or "")) == ("send_failed", True)
-
-    @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 2), ("86400", 1), ("-1", 4)])
-    async def test_retry_after_is_honoured_within_the_deadline(
-        self, run: Adopted, asked: str, posts: int
-    ) -> None:
-        """A longer one ends the sending at once."""
-        fault = RATE_LIMITED._replace(headers=(("retry-after", asked), *JSON))
-        run.provider.faults["chat.postMessage"].extend([fault] * 4)
-        async with within(SEND_SECONDS):
-            result = await run.to_channel(chatRetryOnFailure=True)
-        assert (result.reason, "throttling" in (result.message or "")) == ("send_failed", True)
-        assert run.posts <= posts
-
-    async def test_five_hundred_concurrent_walks_end_within_the_deadline(self, run: Adopted) -> None:
-        """At a throttled provider, each gets a result, and no task remains."""
-        run.provider.faults["chat.postMessage"].extend([RATE_LIMITED] * 10_000)
-        memory_after = []
-        for _ in range(2):
-            async with within(SEND_SECONDS + 1):
-                results = await asyncio.gather(*(run.to_channel(chatRetryOnFailure=True) for _ in range(500)))
-            assert {(result.status, result.reason, result.halt) for result in results} == {
-                ("failed", "send_failed", False)
-            }
-            gc.collect()
-            memory_after.append(memory())
-        assert memory_after[1] - memory_after[0] < 10 * 1024 * 1024
-
-    async def test_a_walk_does_not_wait_for_the_hosts_own_transaction(self, tmp_path: Path) -> None:
-        """On SQLite the host holds the write lock while the connection is to be marked as revoked."""
-        engine = create_async_engine(
-            f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}", connect_args={"timeout": 60}
-        )
-        async with engine.connect() as connection:
-            await connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-        provider = FakeChatProvider()
-        token = provider.state.add_token(provider.state.workspaces[0])
-        async with serve(provider.app) as url:
-            key = base64.b64encode(b"k" * 32).decode()
-            settings = adopting_settings("", url, token.value) | {"FLOWACTIONS_ENCRYPTION_KEYS": key}
-            del settings["FLOWACTIONS_DATABASE_URL"]
-            actions = FlowActions.load(SmallHost(settings, database=engine))
-            async with actions.lifespan():
-                await adopt(actions)
-                token.dead = "token_revoked"
-                async with engine.connect() as connection:
-                    await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
-                    node = Node(id="n", type="chat_message", config=config)
-                    async with within(2):
-                        result = await actions.reach(a_walk(), node, connection)
-                    assert result.reason == "send_failed"
-                    await connection.rollback()
-
-                async def noted() -> bool:
-                    async with engine.connect() as connection:
-                        query = text("SELECT status FROM flowactions_chat_connections")
-                        return bool((await connection.execute(query)).scalar_one() == "revoked")
-
-                await until(noted)
-        await engine.dispose()
 
     @pytest.mark.parametrize("proceed", [True, False])
     async def test_a_database_that_hangs_is_subject_to_the_same_deadline(
@@ -288,28 +217,6 @@ class TestBounds:
             assert (await run.to_channel()).status == "sent"
         await engine.dispose()
 
-    async def test_the_provider_is_asked_about_a_refused_token_after_the_deadline(self) -> None:
-        """In the background."""
-        may_write, written = asyncio.Event(), asyncio.Event()
-
-        async def verify(_: StoredConnection) -> None:
-            await may_write.wait()
-            written.set()
-
-        async def refuse() -> None:
-            raise ChatRefused("invalid_auth")
-
-        calls = ProviderCalls(cast("ConnectionStore", None), verify)
-        stored = cast("StoredConnection", SimpleNamespace(organization_id="acme", install_id="i"))
-        until_soon = asyncio.get_running_loop().time() + 0.2
-        async with asyncio.timeout(300):
-            with pytest.raises(ChatRefused, match="no longer accepts"):
-                await calls.make(stored, until_soon, refuse(), ())
-        assert not written.is_set()
-        may_write.set()
-        await calls.aclose()
-        assert written.is_set()
-
     @pytest.mark.parametrize("halts", [True, False])
     @pytest.mark.parametrize(
         "error", [StorageUnavailable("the database failed: it is away"), LookupError("xoxb-hush")]
@@ -342,29 +249,33 @@ class TestLog:
         run.provider.faults["chat.postMessage"].extend(
             [refusing("not_in_channel"), DOWN, Fault(200, b"[1]", JSON)]
         )
-        for said in (
-            "not_in_channel: Invite the app to the channel first.",
-            "unreachable (HTTP status 503): The chat provider did not answer: try again later.",
-            f"maybe_posted (the answer is no JSON object): {FOR_OPERATORS['maybe_posted']}",
-        ):
+        cases: list[tuple[str, str, dict[str, str]]] = [
+            ("send_failed", "not_in_channel: Invite the app to the channel first.", {}),
+            (
+                "send_failed",
+                "unreachable (HTTP status 503): The chat provider did not answer: try again later.",
+                {},
+            ),
+            (
+                "send_failed",
+                f"maybe_posted (the answer is no JSON object): {FOR_OPERATORS['maybe_posted']}",
+                {},
+            ),
+            ("missing_target", "missing_target: Choose a channel.", {"chatChannelId": " "}),
+            (
+                "empty_message",
+                "empty_message: The message is empty: write a text.",
+                {"chatMessageText": " "},
+            ),
+        ]
+        for reason, said, config in cases:
             caplog.clear()
-            await run.to_channel()
+            await run.to_channel(**config)
             own = [record.getMessage() for record in caplog.records if record.name.startswith("flowactions")]
             assert own == [
-                "chat_message node n1 not sent: send_failed",
+                f"chat_message node n1 not sent: {reason}",
                 f"chat_message node n1 of organization acme: {said}",
             ]
-
-    async def test_failures_on_this_side_have_their_own_advice(
-        self, run: Adopted, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Also the other reasons of §6.3."""
-        await run.to_channel(chatChannelId=" ")
-        await run.to_channel(chatMessageText=" ")
-        assert caplog.messages[1::2] == [
-            "chat_message node n1 of organization acme: missing_target: Choose a channel.",
-            "chat_message node n1 of organization acme: empty_message: The message is empty: write a text.",
-        ]
 
     @sampled(
         "forged",
@@ -408,13 +319,6 @@ class TestLog:
         assert len([message for message in ours if "acme\\nforged" in message]) >= 4
         assert all(message.isprintable() for message in ours)
 
-    def test_escaped_text_is_printable_and_limited(self) -> None:
-        """For every character of Unicode, and for long text."""
-        everything = "".join(map(chr, range(0x11000)))
-        assert all(printable(everything[at : at + 50]).isprintable() for at in range(0, 0x11000, 50))
-        assert printable("Zoë-1 👩") == "Zoë-1 👩"
-        assert len(printable("\n" * 100_000)) < 500
-
 
 @asynccontextmanager
 async def held_for_six_seconds() -> AsyncIterator[None]:
@@ -423,9 +327,3 @@ async def held_for_six_seconds() -> AsyncIterator[None]:
     async with within(2 * SEND_SECONDS):
         yield
     assert time.monotonic() - started > SEND_SECONDS - 0.1
-
-
-def memory() -> int:
-    """Give the resident memory of this process in bytes."""
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * resource.getpagesize()

@@ -119,7 +119,7 @@ async def test_a_record_survives_a_restart(database_url: str, receiver: Recorder
 async def test_a_failed_message_is_told_at_its_step(
     actions: FlowActions, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A deferred chat message runs at its step, with its own result and log line (§6.3)."""
+    """A deferred chat message runs at its step, once, with its own result and log line (§6.3)."""
     caplog.set_level(logging.WARNING)
     walk = a_walk()
     config = {"chatMessageText": "hi", "chatContinueOnFailure": False}
@@ -128,6 +128,7 @@ async def test_a_failed_message_is_told_at_its_step(
     (result,) = (await actions.advance(walk, "s")).results
     assert (result.reason, result.halt) == ("not_connected", True)
     assert "chat_message node m not sent: not_connected" in caplog.text
+    assert (await actions.advance(walk, "s")).results == ()
 
 
 async def test_the_signing_secret_is_not_recorded(tmp_path: Path) -> None:
