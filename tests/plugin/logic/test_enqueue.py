@@ -34,6 +34,7 @@ from tests.outages import Outage
 from tests.plugin.nodes import running as hosting
 from tests.support import SmallHost, development, services_of
 from tests.telemetry import Recorded
+from tests.triggers import EXPERIENCE as EXPERIENCE_TRIGGER
 from tests.waiting import until
 
 PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
@@ -351,9 +352,13 @@ class TestValidation:
         recorded.listen_to(host)
         async with hosting.running(host) as started, outage.lasting():
             answer = await started.client.post(PATH, json={"idempotencyKey": "k", **OF_EXPERIENCE})
+            fired = await started.actions.dispatch(
+                EXPERIENCE_TRIGGER, firing_id="f", occurred_at=datetime.now(UTC)
+            )
         await engine.dispose()
         assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
-        assert recorded.value("flowactions.outbox.refused", reason="read_only") == 1
+        assert (fired.status, fired.reason) == ("failed", "storage_unavailable")
+        assert recorded.value("flowactions.outbox.refused", reason="read_only") == 2
 
 
 class TestRate:
