@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.settings.model import READERS, Settings, read_settings
+from flowactions_plugin.settings.urls import parse_url
 
 REFERENCE = (Path(__file__).parents[2] / "docs/reference/settings.md").read_text()
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -361,6 +362,14 @@ def test_only_a_proxy_can_be_left_to_resolve() -> None:
             read_settings({"FLOWACTIONS_EGRESS_RESOLVE": "proxy", **proxy})
     settings = read_settings({"FLOWACTIONS_EGRESS_RESOLVE": "proxy", PROXY: "http://proxy:3128"})
     assert (settings.egress_resolve, settings.egress_proxy) == ("proxy", "http://proxy:3128")
+
+
+@pytest.mark.parametrize(
+    ("userinfo", "credentials"), [("", None), ("a%40b:p%2F:@", ("a@b", "p/:")), ("a@", ("a", ""))]
+)
+def test_credentials_of_a_url_are_decoded(userinfo: str, credentials: tuple[str, str] | None) -> None:
+    """A URL without a user name has none."""
+    assert parse_url(f"http://{userinfo}proxy:3128", with_userinfo=True).credentials == credentials
 
 
 def an_authority() -> bytes:
