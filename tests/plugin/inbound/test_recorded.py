@@ -25,6 +25,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import inbound_events
 from tests.auth_provider import CREATED, OTHER, Running, signed
 from tests.support import SmallHost, development, services_of
+from tests.telemetry import Recorded
 
 NOT_SIGNED = "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's"
 
@@ -65,13 +66,14 @@ async def test_an_event_has_its_type_and_its_repetitions(run: Running) -> None:
     ids=["signature", "headers", "body", "size"],
 )
 async def test_what_is_not_processed_is_recorded_with_its_answer(
-    run: Running, body: Any, how: dict[str, Any], shown: tuple[object, ...]
+    run: Running, recorded: Recorded, body: Any, how: dict[str, Any], shown: tuple[str | int | None, ...]
 ) -> None:
-    """With the id that the request names, and the reason in the words of the log."""
+    """With the id that the request names, and the reason in the words of the log; and it is counted."""
     answer = await run.send(body, **how)
     (event,) = await reasons(run)
     assert (event.result, event.status_code, event.event_id, event.event_type, event.reason) == shown
     assert answer.status_code == event.status_code
+    assert recorded.value("flowactions.inbound.requests", source="auth", result=str(shown[0])) == 1
 
 
 async def test_a_failed_event_is_recorded_beside_its_repetition(
