@@ -121,13 +121,15 @@ async def test_requests_of_one_reason_are_one_row(run: Running) -> None:
 
 
 async def test_workers_count_one_reason_together(database_url: str) -> None:
-    """Each adds what it has not written before."""
+    """Each adds what it has not written before. Of what a provider calls its event, 200 characters are kept."""
     async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
         for more in (1, 6):
-            record = partial(store.record_unprocessed, database, "auth", "refused", 401, "headers")
+            record = partial(
+                store.record_unprocessed, database, "auth", "refused", 401, "headers", event_type="t" * 201
+            )
             await asyncio.gather(*(record(reason="why", requests=more) for _ in range(2)))
         (row,) = (await Insights(database).inbound(Scope(), None, None, 50)).reasons
-    assert (row.requests, row.reason) == (14, "why")
+    assert (row.requests, row.reason, row.event_type) == (14, "why", "t" * 200)
 
 
 def test_what_is_not_admitted_is_counted_with_the_next() -> None:
