@@ -449,8 +449,10 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
     assert [(each.name, each.number) for each in preview.organizations] == [("acme", 4), ("globex", 2)]
 
 
-async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) -> None:
-    """Retried, cancelled or deleted, by whom it is reached."""
+async def test_one_delivery_is_changed_with_its_line_of_the_audit(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retried, cancelled or deleted, by whom it is reached; only what is cancelled is dead by it."""
     actions = Operations(queue.database)
     (row_id,) = await put_dead(queue, 1)
     assert not await actions.one(Scope("globex"), "retry", row_id, MAYA)
@@ -470,6 +472,8 @@ async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) 
     ]
     assert msgspec.json.decode(lines[0].before)["status"] == "dead"
     assert lines[0].reason == "it is back"
+    dead = f"delivery {row_id} to http://127.0.0.1/ is dead: cancelled by an operator"
+    assert [each.getMessage() for each in caplog.records if "is dead" in each.getMessage()] == [dead]
 
 
 async def test_the_audit_and_finished_actions_are_kept_for_a_year(queue: Queue) -> None:

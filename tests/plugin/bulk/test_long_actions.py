@@ -6,7 +6,8 @@ import pytest
 
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations import engine
+from flowactions_plugin.operations.engine import POLL_SECONDS, Engine, acting
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
 from tests.plugin.bulk.test_actions import ACME, EVERYTHING, MAYA, OPERATOR, begun, put_dead, states
@@ -77,3 +78,21 @@ async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_tim
     await queue.run("UPDATE flowactions_actions SET paced_from = paced_from - 600000")
     await second.run_step(action.id)
     assert await done() == before + 50
+
+
+async def test_bulk_actions_are_looked_for_less_often_while_there_is_none(queue: Queue) -> None:
+    """A look costs an idle worker more than it finds; an action that is open is looked at soon, and not at once."""
+    act = acting(queue.database)
+    assert await act() is None
+    await put_dead(queue, 2)
+    await begun(Operations(queue.database), "retry", rate=0.01)
+    assert await act() == POLL_SECONDS
+
+
+async def test_deliveries_go_on_beside_an_action(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a rate, the next batch begins as long after a batch as that took."""
+    monkeypatch.setattr(engine, "BATCH", 1)
+    await put_dead(queue, 2)
+    action = await begun(Operations(queue.database), "retry")
+    times = iter([100.0, 103.0])
+    assert await engine._wait_after(Engine(queue.database), action.id, lambda: next(times)) == 6.0
