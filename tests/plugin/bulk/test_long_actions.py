@@ -57,6 +57,15 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     assert await prune_all(queue) == len(everything)
 
 
+async def test_retention_finds_old_rows_behind_those_of_another_state(queue: Queue) -> None:
+    """As many as it may remove at once, however many of the others are older."""
+    await put_old(queue, 3)
+    delivered = ", ".join(map(repr, await put_old(queue, 3)))
+    await queue.run(f"UPDATE flowactions_outbox SET status = 'delivered' WHERE id IN ({delivered})")  # noqa: S608
+    assert await queue.queries.prune("delivered", OLD, 2) == 2
+    assert sorted(await states(queue)) == ["dead", "dead", "dead", "delivered"]
+
+
 async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_time(queue: Queue) -> None:
     """Nothing carried it on since the process before was killed: the rate counts from the takeover, without a burst."""
     await put_dead(queue, 60)
