@@ -192,6 +192,15 @@ async def test_a_cancellation_ends_its_rows_at_once(queue: Queue) -> None:
     assert {(row.status, row.attempts) for row in await rows(queue)} == {("pending", 0)}
 
 
+async def test_a_cancellation_without_a_reason_says_who_did_it(queue: Queue) -> None:
+    """As the error of its rows."""
+    row_id = await queue.put()
+    actions = Operations(queue.database)
+    preview = await actions.preview(ACME, "cancel", EVERYTHING)
+    assert await actions.change(ACME, preview.chosen, MAYA, "")
+    assert (await queue.row(row_id)).last_error == "cancelled by Maya"
+
+
 async def test_a_stopped_cancellation_leaves_the_rest_as_it_is(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,9 @@ class TestPostgreSQL:
         assert not same_database(one, make_url("postgresql+asyncpg://a:b@127.0.0.1:1/d"))
         assert not same_database(one, make_url("postgresql+asyncpg://a:b@elsewhere/d"))
         assert not same_database(one, make_url("sqlite:///d"))
+        # Without a name, it is that of the user.
+        assert same_database(make_url("postgresql://d@localhost"), one)
+        assert not same_database(make_url("postgresql://a@localhost"), one)
         assert same_database(make_url("sqlite:///d/../x.db"), make_url("sqlite+aiosqlite:///x.db"))
 
     def test_the_secret_parts_of_a_url(self) -> None:
