@@ -161,6 +161,9 @@ class TestPostgreSQL:
         url = make_url("postgresql://ada:p%40ss@h/d?options=-c%20a%3Db&sslmode=require")
         assert {"ada", "p@ss", "p%40ss", "-c a=b"} <= set(secrets_of(url))
         assert "require" not in secrets_of(url)
+        # As errors quote them, the longest first, so that no end of one is left.
+        assert secrets_of(make_url("postgresql://a%5Cb@h/d")) == ("a%5Cb", "a\\\\b", "a\\b")
+        assert secrets_of(make_url("sqlite:///x.db?timeout=7&uri=true")) == ()
 
 
 class TestSQLite:
