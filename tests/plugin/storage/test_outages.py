@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, SettingsInvalid, StartFailed
@@ -114,6 +115,14 @@ class TestTranslation:
                 await connection.rollback()
                 assert is_outage(raised.value) is (code in AT_FAULT), code
         await engine.dispose()
+
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [(PoolTimeoutError(), True), (LookupError(), False), (ConnectionError(), False)],
+    )
+    def test_an_error_of_something_else_is_the_plugins_own(self, error: Exception, *, expected: bool) -> None:
+        """A full pool is the database's; a plugin's other connections are not."""
+        assert is_outage(error) is expected
 
     async def test_a_connection_that_is_lost_in_use_is_an_outage(self, postgres_url: str) -> None:
         """Not a mistake of the statement, as the driver has it."""
