@@ -54,7 +54,7 @@ async def record_unprocessed(
     event_id: str | None = None,
     event_type: str | None = None,
     reason: str | None = None,
-    requests: int = 1,
+    requests: int,
 ) -> None:
     """Count requests that processed no event with the others of their provider and reason.
 

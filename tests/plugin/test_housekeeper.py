@@ -13,12 +13,7 @@ from flowactions_hookspecs import FlowActions
 from flowactions_plugin import housekeeper as module
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.housekeeper import JITTER, Entry, Housekeeper
-from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.operations.engine import POLL_SECONDS, acting
-from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.storage.outages import TOGETHER_SECONDS, OutageLog, together
-from tests.pausing import ACME, MAYA
-from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
 from tests.waiting import until
 
@@ -252,19 +247,6 @@ async def test_a_housekeeper_can_run_again() -> None:
         await until(lambda: work.begun > begun)  # noqa: B023
         running.cancel()
         await asyncio.wait({running})
-
-
-async def test_bulk_actions_are_looked_for_less_often_while_there_is_none(queue: Queue) -> None:
-    """A look costs an idle worker more than it finds; an action that is open is looked at soon."""
-    act = acting(queue.database)
-    assert await act() is None
-    await queue.put()
-    await queue.run("UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at - 1000")
-    preview = await Operations(queue.database).preview(ACME, "retry", Filter())
-    await Operations(queue.database).change(ACME, preview.chosen, MAYA, "")
-    busy = await act()
-    assert busy is not None
-    assert busy <= POLL_SECONDS
 
 
 async def test_a_worker_does_all_of_it(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import ipaddress
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.settings.model import READERS, Settings, read_settings
+from flowactions_plugin.settings.urls import parse_url
 
+REFERENCE = (Path(__file__).parents[2] / "docs/reference/settings.md").read_text()
 KEY = base64.b64encode(b"k" * 32).decode()
 
 
@@ -99,6 +102,43 @@ def test_a_setting_is_read_from_its_text(name: str, text: str, field: str, value
 def test_every_field_has_a_setting_of_its_own() -> None:
     """The reference page has a row for each."""
     assert tuple(field for field, _ in READERS.values()) == Settings.__struct_fields__
+
+
+def test_defaults_and_limits_are_those_of_the_reference() -> None:
+    """A default that is given is as if nothing were; of a number, both limits are read, and nothing beyond them."""
+    for name, default in re.findall(r"^\| `([A-Z_]+)` \| (none|`\S+`) \|", REFERENCE, re.MULTILINE):
+        field = READERS[name][0]
+        values = (None, ()) if default == "none" else (getattr(read_settings({name: default[1:-1]}), field),)
+        assert getattr(Settings(), field) in values, name
+    limits = re.findall(r"^\| `([A-Z_]+)` \|.*, ([0-9.]+) to ([0-9]+)\b", REFERENCE, re.MULTILINE)
+    assert len(limits) == 8
+    for name, least, most in limits:
+        field = READERS[name][0]
+        assert [getattr(read_settings({name: text}), field) for text in (least, most)] == [
+            float(least),
+            float(most),
+        ]
+        for text in (
+            f"{float(least) - 0.01}" if "." in least else f"{int(least) - 1}",
+            f"{int(most) + 1}",
+            "x",
+        ):
+            with pytest.raises(SettingsInvalid, match=f"{name} must be a.* number from {least} to {most}"):
+                read_settings({name: text})
+
+
+@pytest.mark.parametrize(
+    ("given", "per_destination", "slots"),
+    [
+        ({}, None, 50),
+        ({"FLOWACTIONS_DELIVERY": "continuous"}, 10, 100),
+        ({"FLOWACTIONS_DESTINATION_LIMIT": "3"}, 3, 50),
+    ],
+)
+def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int | None, slots: int) -> None:
+    """Attempts at once in a worker, and to one destination."""
+    settings = read_settings(given)
+    assert (settings.per_destination, settings.slots) == (per_destination, slots)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +337,14 @@ def test_only_a_proxy_can_be_left_to_resolve() -> None:
     assert (settings.egress_resolve, settings.egress_proxy) == ("proxy", "http://proxy:3128")
 
 
+@pytest.mark.parametrize(
+    ("userinfo", "credentials"), [("", None), ("a%40b:p%2F:@", ("a@b", "p/:")), ("a@", ("a", ""))]
+)
+def test_credentials_of_a_url_are_decoded(userinfo: str, credentials: tuple[str, str] | None) -> None:
+    """A URL without a user name has none."""
+    assert parse_url(f"http://{userinfo}proxy:3128", with_userinfo=True).credentials == credentials
+
+
 def an_authority() -> bytes:
     """Make a certificate in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -337,10 +385,20 @@ def test_one_error_lists_everything() -> None:
     """All mistakes are told at once."""
     with pytest.raises(SettingsInvalid) as error:
         read_settings(
-            {"FLOWACTIONS_TICK_SECONDS": "x", "FLOWACTIONS_CLAIM_LIMIT": "x", "FLOWACTIONS_NOPE": "1"}
+            {
+                "FLOWACTIONS_TICK_SECONDS": "x",
+                "FLOWACTIONS_CLAIM_LIMIT": 7,  # type: ignore[dict-item]
+                "FLOWACTIONS_HOST_WORKER": "own",
+                "FLOWACTIONS_NOPE": "1",
+            }
         )
-    for name in ("FLOWACTIONS_TICK_SECONDS", "FLOWACTIONS_CLAIM_LIMIT", "FLOWACTIONS_NOPE does not exist"):
-        assert name in str(error.value)
+    for wrong in (
+        "FLOWACTIONS_TICK_SECONDS must be a number",
+        "FLOWACTIONS_CLAIM_LIMIT must be text",
+        "FLOWACTIONS_HOST_WORKER must be on or off unless",
+        "FLOWACTIONS_NOPE does not exist",
+    ):
+        assert wrong in str(error.value)
 
 
 @pytest.mark.parametrize("name", list(READERS))

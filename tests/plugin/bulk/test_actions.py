@@ -209,6 +209,15 @@ async def test_a_cancellation_ends_its_rows_at_once(queue: Queue) -> None:
     assert {(row.status, row.attempts) for row in await rows(queue)} == {("pending", 0)}
 
 
+async def test_a_cancellation_without_a_reason_says_who_did_it(queue: Queue) -> None:
+    """As the error of its rows."""
+    row_id = await queue.put()
+    actions = Operations(queue.database)
+    preview = await actions.preview(ACME, "cancel", EVERYTHING)
+    assert await actions.change(ACME, preview.chosen, MAYA, "")
+    assert (await queue.row(row_id)).last_error == "cancelled by Maya"
+
+
 async def test_a_stopped_cancellation_leaves_the_rest_as_it_is(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,8 +468,10 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
     assert [(each.name, each.number) for each in preview.organizations] == [("acme", 4), ("globex", 2)]
 
 
-async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) -> None:
-    """Retried, cancelled or deleted, by whom it is reached."""
+async def test_one_delivery_is_changed_with_its_line_of_the_audit(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retried, cancelled or deleted, by whom it is reached; only what is cancelled is dead by it."""
     actions = Operations(queue.database)
     (row_id,) = await put_dead(queue, 1)
     assert not await actions.one(Scope("globex"), "retry", row_id, MAYA)
@@ -480,6 +491,8 @@ async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) 
     ]
     assert msgspec.json.decode(lines[0].before)["status"] == "dead"
     assert lines[0].reason == "it is back"
+    dead = f"delivery {row_id} to http://127.0.0.1/ is dead: cancelled by an operator"
+    assert [each.getMessage() for each in caplog.records if "is dead" in each.getMessage()] == [dead]
 
 
 async def test_the_audit_and_finished_actions_are_kept_for_a_year(queue: Queue) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations import engine
+from flowactions_plugin.operations.engine import POLL_SECONDS, Engine, acting
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
 from tests.plugin.bulk.test_actions import ACME, EVERYTHING, MAYA, OPERATOR, begun, put_dead, states
@@ -51,3 +52,30 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     # What died later is not in its set.
     await queue.run("UPDATE flowactions_actions SET as_of = 1")
     assert await prune_all(queue) == len(everything)
+
+
+async def test_retention_finds_old_rows_behind_those_of_another_state(queue: Queue) -> None:
+    """As many as it may remove at once, however many of the others are older."""
+    await put_old(queue, 3)
+    delivered = ", ".join(map(repr, await put_old(queue, 3)))
+    await queue.run(f"UPDATE flowactions_outbox SET status = 'delivered' WHERE id IN ({delivered})")  # noqa: S608
+    assert await queue.queries.prune("delivered", OLD, 2) == 2
+    assert sorted(await states(queue)) == ["dead", "dead", "dead", "delivered"]
+
+
+async def test_bulk_actions_are_looked_for_less_often_while_there_is_none(queue: Queue) -> None:
+    """A look costs an idle worker more than it finds; an action that is open is looked at soon, and not at once."""
+    act = acting(queue.database)
+    assert await act() is None
+    await put_dead(queue, 2)
+    await begun(Operations(queue.database), "retry", rate=0.01)
+    assert await act() == POLL_SECONDS
+
+
+async def test_deliveries_go_on_beside_an_action(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a rate, the next batch begins as long after a batch as that took."""
+    monkeypatch.setattr(engine, "BATCH", 1)
+    await put_dead(queue, 2)
+    action = await begun(Operations(queue.database), "retry")
+    times = iter([100.0, 103.0])
+    assert await engine._wait_after(Engine(queue.database), action.id, lambda: next(times)) == 6.0

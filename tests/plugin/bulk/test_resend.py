@@ -75,6 +75,18 @@ async def test_each_delivered_row_of_the_set_is_sent_again_as_a_new_row(queue: Q
     assert len(await queue.store.claim(10)) == 4
 
 
+async def test_one_delivery_is_sent_again_with_its_line_of_the_audit(queue: Queue) -> None:
+    """Of the caller's organization, and once it was delivered."""
+    actions = Operations(queue.database)
+    (row_id,), (waits,) = await put_delivered(queue, 1), await put(queue, 1)
+    for scope, unknown in ((Scope("globex"), row_id), (ACME, waits)):
+        assert await actions.one(scope, "resend", unknown, MAYA) is None
+    made = await actions.one(ACME, "resend", row_id, MAYA, "lost")
+    assert await resent(queue) == {row_id: [made]}
+    (line,) = await audit(queue)
+    assert (line.action, line.delivery_id, line.number, line.reason) == ("resend", row_id, 1, "lost")
+
+
 async def test_a_form_that_is_sent_twice_sends_once(queue: Queue) -> None:
     """The delivered rows are still there after it, so the token is good for one action; another preview is another one."""
     await put_delivered(queue, 2)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.http.masking import MASK, is_credential_name, masked_header, masked_url
+from flowactions_plugin.http.masking import (
+    MASK,
+    is_credential_name,
+    masked_header,
+    masked_url,
+    reason_for_tenants,
+)
 
 
 @pytest.mark.parametrize(
@@ -171,3 +177,40 @@ def test_any_text_is_a_name_a_value_and_a_url(text: str) -> None:
     """Nothing raises."""
     assert masked_header(text, text) in {text, MASK}
     assert masked_url(text).count("?") == text.count("?") or MASK in masked_url(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "authored", "shown"),
+    [
+        (
+            "cannot connect to a:9: [Errno 111] Connect call failed ('127.0.0.1', 9)",
+            "localhost",
+            "cannot connect to a:9: the network failed",
+        ),
+        (
+            "a has no address now: [Errno -2] Name or service not known",
+            "",
+            "a has no address now: the network failed",
+        ),
+        (
+            "the connection to a:443 broke: [SSL: X] oops (_ssl.c:1)",
+            "",
+            "the connection to a:443 broke: the network failed",
+        ),
+        ("Host.signing_secret of H raised KeyError", "", "Host.signing_secret of H failed"),
+        ("it failed unexpectedly: KeyError", "", "it failed unexpectedly"),
+        ("Not allowed (private). Set FLOWACTIONS_EGRESS_ALLOW to permit it.", "", "Not allowed (private)."),
+        ("to ::1 and [fe80::1%lo]:443.", "", "to (an address) and [(an address)%lo]:443."),
+        ("10.0.0.1:443, 2001:db8::7.", "", "(an address), (an address)"),
+        ("Requests to 10.0.0.1 are not allowed", "http://10.0.0.1/", "Requests to 10.0.0.1 are not allowed"),
+        (
+            "timed out after 10.5 s at 12:30:45, HTTP/1.1, v1.2.3",
+            "",
+            "timed out after 10.5 s at 12:30:45, HTTP/1.1, v1.2.3",
+        ),
+        ("a dead bee: cafe.", "", "a dead bee: cafe."),
+    ],
+)
+def test_tenants_read_no_inner_parts_of_a_reason(text: str, authored: str, shown: str) -> None:
+    """Neither what a name resolves to nor errors of Python and settings; everything else of a message stays."""
+    assert reason_for_tenants(text, authored) == shown

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import logging
+from typing import Annotated
 
 import httpx
 import pytest
 from litestar import Litestar, get
 from litestar.exceptions import HTTPException
-from litestar.params import FromPath
+from litestar.params import FromPath, QueryParameter
 
-from flowactions_plugin.http.problems import HANDLERS, TITLES, Problem
+from flowactions_plugin.http.problems import HANDLERS, LOOK_IN_LOG, TITLES, Problem
 from tests.chatting import ChatHost
 from tests.routes import (
     VALID,
     routes_of,
 )
+
+OF_STATUS = dict.fromkeys((400, 402, 409, 418, 422), "invalid_request") | {
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+    429: "rate_limited",
+    500: "internal_error",
+    503: "internal_error",
+}
 
 
 class TestProblems:
@@ -31,11 +44,14 @@ class TestProblems:
         async def status(number: FromPath[int]) -> None:
             raise HTTPException(status_code=number, detail="Of the host's", headers={"X-Own": "1"})
 
+        @get("/list", exception_handlers=HANDLERS)
+        async def listed(page_size: Annotated[int, QueryParameter(name="pageSize")]) -> None: ...
+
         @get("/defect", exception_handlers=HANDLERS)
         async def defect() -> None:
             raise RecursionError
 
-        app = Litestar([problem, status, defect], logging_config=None, openapi_config=None)
+        app = Litestar([problem, status, listed, defect], logging_config=None, openapi_config=None)
         transport = httpx.ASGITransport(app=app)  # type: ignore[arg-type]
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             for code, (number, title) in TITLES.items():
@@ -49,12 +65,16 @@ class TestProblems:
                 )
                 assert answer.headers["content-type"] == "application/problem+json"
                 assert answer.headers["cache-control"] == "no-store"
-            for number in (400, 401, 402, 403, 404, 405, 409, 413, 415, 418, 422, 429, 500, 503):
+            for number, code in OF_STATUS.items():
                 answer = await client.get(f"/status/{number}")
                 told = answer.json()
-                assert (answer.status_code, told["status"]) == (number, number)
-                assert told["title"] == TITLES[told["code"]][1]
+                assert (answer.status_code, told["status"], told["code"]) == (number, number, code)
+                assert told["title"] == TITLES[code][1]
+                details = {413: "Send less at once.", 500: LOOK_IN_LOG, 503: LOOK_IN_LOG}
+                assert told["detail"] == details.get(number, "Of the host's")
                 assert number >= 500 or answer.headers["x-own"] == "1"
+            answer = await client.get("/list?pageSize=x")
+            assert answer.json()["errors"] == [{"path": "pageSize", "message": "must be a whole number"}]
             answer = await client.get("/defect")
             assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
         assert len({title for _, title in TITLES.values()}) == len(TITLES)

@@ -53,6 +53,12 @@ class TestQueries:
             with pytest.raises(Problem):
                 check_query(raw, {"agentId": lambda _: None})
 
+    def test_an_answer_names_fifty_mistakes_at_the_most(self) -> None:
+        """Whoever makes more gets no longer answer."""
+        with pytest.raises(Problem) as refused:
+            check_query("&".join(f"wrong{number}=1" for number in range(60)).encode(), {})
+        assert len(refused.value.errors or ()) == 50
+
     async def test_a_bulk_retry_refuses_a_query(self, run: ChatHost) -> None:
         """So that a filter in the query does not select everything."""
         answer = await run.browser.post(f"{REPLAY}?agentId=a", json={"all": True})

@@ -144,6 +144,8 @@ class TestBodies:
         for body, line, column in ((b"{", 1, 2), (b'{"text": }', 1, 10), (b"{}\n x", 2, 2)):
             answer = await run.browser.post(SEND, content=body, headers=JSON)
             assert answer.json()["detail"] == f"The body is not valid JSON in line {line}, column {column}."
+        answer = await run.browser.post(SEND, content=b'{"text": NaN}', headers=JSON)
+        assert answer.json()["detail"] == "The body is not valid JSON: NaN is no number."
 
     async def test_an_answer_names_all_wrong_fields(self, run: ChatHost) -> None:
         """Missing, wrong and unknown ones."""

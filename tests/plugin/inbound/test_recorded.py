@@ -25,6 +25,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import inbound_events
 from tests.auth_provider import CREATED, OTHER, Running, signed
 from tests.support import SmallHost, development, services_of
+from tests.telemetry import Recorded
 
 NOT_SIGNED = "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's"
 
@@ -65,9 +66,9 @@ async def test_an_event_has_its_type_and_its_repetitions(run: Running) -> None:
     ids=["signature", "headers", "body", "size"],
 )
 async def test_what_is_not_processed_is_recorded_with_its_answer(
-    run: Running, body: Any, how: dict[str, Any], shown: tuple[object, ...]
+    run: Running, recorded: Recorded, body: Any, how: dict[str, Any], shown: tuple[str | int | None, ...]
 ) -> None:
-    """With the id that the request names, and the reason in the words of the log."""
+    """With the id that the request names, and the reason in the words of the log; and it is counted."""
     answer = await run.send(body, **how)
     (event,) = await reasons(run)
     assert (event.result, event.status_code, event.event_id, event.event_type, event.reason) == shown
@@ -76,6 +77,7 @@ async def test_what_is_not_processed_is_recorded_with_its_answer(
         answer.json()["code"]
         == {401: "unauthorized", 400: "invalid_request", 413: "too_large"}[event.status_code]
     )
+    assert recorded.value("flowactions.inbound.requests", source="auth", result=str(shown[0])) == 1
 
 
 async def test_a_failed_event_is_recorded_beside_its_repetition(
@@ -124,13 +126,15 @@ async def test_requests_of_one_reason_are_one_row(run: Running) -> None:
 
 
 async def test_workers_count_one_reason_together(database_url: str) -> None:
-    """Each adds what it has not written before."""
+    """Each adds what it has not written before. Of what a provider calls its event, 200 characters are kept."""
     async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
         for more in (1, 6):
-            record = partial(store.record_unprocessed, database, "auth", "refused", 401, "headers")
+            record = partial(
+                store.record_unprocessed, database, "auth", "refused", 401, "headers", event_type="t" * 201
+            )
             await asyncio.gather(*(record(reason="why", requests=more) for _ in range(2)))
         (row,) = (await Insights(database).inbound(Scope(), None, None, 50)).reasons
-    assert (row.requests, row.reason) == (14, "why")
+    assert (row.requests, row.reason, row.event_type) == (14, "why", "t" * 200)
 
 
 def test_what_is_not_admitted_is_counted_with_the_next() -> None:

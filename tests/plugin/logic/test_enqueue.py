@@ -30,8 +30,11 @@ from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import enqueue_rates
+from tests.outages import Outage
 from tests.plugin.nodes import running as hosting
 from tests.support import SmallHost, development, services_of
+from tests.telemetry import Recorded
+from tests.triggers import EXPERIENCE as EXPERIENCE_TRIGGER
 from tests.waiting import SAFETY_SECONDS, until
 
 PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
@@ -282,6 +285,25 @@ class TestValidation:
         assert "secret" not in answer.text
         assert await run.count("flowactions_enqueue_keys") == 0
 
+    @pytest.mark.parametrize("outage", ["read-only file"], indirect=True)
+    async def test_a_database_that_takes_no_call_is_a_503_and_counted(self, outage: Outage) -> None:
+        """As any webhook that is not queued because of the database."""
+        engine, recorded = outage.engine(), Recorded()
+        assert engine is not None
+        host = LogicHost(development(outage.url))
+        host.database = engine
+        host.action = LogicAction(url="http://127.0.0.1:9/")
+        recorded.listen_to(host)
+        async with hosting.running(host) as started, outage.lasting():
+            answer = await started.client.post(PATH, json={"idempotencyKey": "k", **OF_EXPERIENCE})
+            fired = await started.actions.dispatch(
+                EXPERIENCE_TRIGGER, firing_id="f", occurred_at=datetime.now(UTC)
+            )
+        await engine.dispose()
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+        assert (fired.status, fired.reason) == ("failed", "storage_unavailable")
+        assert recorded.value("flowactions.outbox.refused", reason="read_only") == 2
+
 
 class TestRate:
     async def test_the_sixty_first_call_within_a_minute_waits(self, run: Running) -> None:
@@ -298,6 +320,9 @@ class TestRate:
         assert (await run.call(f"k{taken}")).status_code == 204
         assert await run.count("flowactions_outbox") == 60
         assert await run.count("flowactions_enqueue_keys") == 60
+        asked = len(run.host.asked)
+        assert (await run.call("k")).status_code == 429
+        assert len(run.host.asked) == asked
         assert (await run.call("other", PATH.replace("agent-1", "agent-2"))).status_code == 202
 
         await self.age(run, 1_000)

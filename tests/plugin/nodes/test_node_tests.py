@@ -19,7 +19,6 @@ from flowactions_hookspecs import (
     Walk,
     hookimpl,
 )
-from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE
 from flowactions_plugin.storage.schema import halted_runs, outbox
 from tests.chatting import Adopted
@@ -208,40 +207,3 @@ class TestChat:
         outcome = await chat.actions.test(draft, a_walk())
         assert (outcome.status, outcome.reason) == ("failed", "send_failed")
         assert outcome.message == "Invite the app to the channel first."
-
-
-@pytest.mark.parametrize(
-    ("text", "authored", "shown"),
-    [
-        (
-            "cannot connect to a:9: [Errno 111] Connect call failed ('127.0.0.1', 9)",
-            "localhost",
-            "cannot connect to a:9: the network failed",
-        ),
-        (
-            "a has no address now: [Errno -2] Name or service not known",
-            "",
-            "a has no address now: the network failed",
-        ),
-        (
-            "the connection to a:443 broke: [SSL: X] oops (_ssl.c:1)",
-            "",
-            "the connection to a:443 broke: the network failed",
-        ),
-        ("Host.signing_secret of H raised KeyError", "", "Host.signing_secret of H failed"),
-        ("it failed unexpectedly: KeyError", "", "it failed unexpectedly"),
-        ("Not allowed (private). Set FLOWACTIONS_EGRESS_ALLOW to permit it.", "", "Not allowed (private)."),
-        ("to ::1 and [fe80::1%lo]:443.", "", "to (an address) and [(an address)%lo]:443."),
-        ("10.0.0.1:443, 2001:db8::7.", "", "(an address), (an address)"),
-        ("Requests to 10.0.0.1 are not allowed", "http://10.0.0.1/", "Requests to 10.0.0.1 are not allowed"),
-        (
-            "timed out after 10.5 s at 12:30:45, HTTP/1.1, v1.2.3",
-            "",
-            "timed out after 10.5 s at 12:30:45, HTTP/1.1, v1.2.3",
-        ),
-        ("a dead bee: cafe.", "", "a dead bee: cafe."),
-    ],
-)
-def test_tenants_read_no_inner_parts_of_a_reason(text: str, authored: str, shown: str) -> None:
-    """Neither what a name resolves to nor errors of Python and settings; everything else of a message stays."""
-    assert reason_for_tenants(text, authored) == shown

@@ -21,7 +21,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.connections import SQLiteThread
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.sqlite import watch_inserts
+from flowactions_plugin.storage.sqlite import Deadline, switch_to_wal, watch_inserts
 from tests.outages import Door, a_database
 from tests.queueing import Queue
 from tests.recorder import recorder
@@ -393,3 +393,20 @@ async def test_nothing_is_compiled_on_own_connections(postgres_url: str, pooled:
         query = text("SELECT source, setting FROM pg_settings WHERE name = 'jit'")
         found = {tuple((await each.execute(query)).one()) for each in own}
         assert found == {("session", "off")} or (pooled and {source for source, _ in found} == {"default"})
+
+
+def test_a_new_file_that_others_keep_locked_is_given_up_in_time(tmp_path: Path) -> None:
+    """Its journal mode is changed once nobody has it locked."""
+    url = make_url(f"sqlite:///{tmp_path / 'f.db'}")
+    with closing(sqlite3.connect(tmp_path / "f.db", isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE t (i)")
+        other.execute("BEGIN EXCLUSIVE")
+        freed = threading.Timer(SAFETY_SECONDS, other.rollback)
+        freed.start()
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            switch_to_wal(url, Deadline(0.1))
+        freed.cancel()
+        other.rollback()
+    switch_to_wal(url, Deadline())
+    with closing(sqlite3.connect(tmp_path / "f.db")) as later:
+        assert later.execute("PRAGMA journal_mode").fetchone() == ("wal",)

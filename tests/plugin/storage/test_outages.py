@@ -17,12 +17,13 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, SettingsInvalid, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import OutageLog, is_outage
+from flowactions_plugin.storage.outages import OutageLog, is_outage, outage_delay, together
 from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.watch.fleet import Fleet
 from tests.outages import a_database, a_role, execute, parsed
@@ -111,6 +112,14 @@ class TestTranslation:
                 await connection.rollback()
                 assert is_outage(raised.value) is (code in AT_FAULT), code
         await engine.dispose()
+
+    @pytest.mark.parametrize(
+        ("error", "expected"),
+        [(PoolTimeoutError(), True), (LookupError(), False), (ConnectionError(), False)],
+    )
+    def test_an_error_of_something_else_is_the_plugins_own(self, error: Exception, *, expected: bool) -> None:
+        """A full pool is the database's; a plugin's other connections are not."""
+        assert is_outage(error) is expected
 
     async def test_a_connection_that_is_lost_in_use_is_an_outage(self, postgres_url: str) -> None:
         """Not a mistake of the statement, as the driver has it."""
@@ -295,6 +304,35 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
         assert "reachable again" not in caplog.text
         await execute(database_url, "ALTER TABLE gone RENAME TO flowactions_workers")
         await until(lambda: "reachable again" in caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("failures", "cap", "chance", "seconds"),
+    [
+        (1, 5.0, 1.0, 0.5),
+        (1, 5.0, 0.0, 0.25),
+        (2, 5.0, 1.0, 1.0),
+        (4, 5.0, 0.5, 3.0),
+        (5, 5.0, 1.0, 5.0),
+        (5, 5.0, 0.0, 2.5),
+        (10**6, 1000.0, 1.0, 512.0),
+    ],
+)
+def test_the_wait_for_a_database_doubles_up_to_its_cap(
+    failures: int, cap: float, chance: float, seconds: float
+) -> None:
+    """And is between half of that and all of it."""
+    assert outage_delay(failures, cap, chance) == seconds
+
+
+async def test_parts_of_a_process_wake_together() -> None:
+    """All but those that wake often, a quarter of a second off their time at the most."""
+    assert together(0.4) == 0.4
+    now = asyncio.get_running_loop().time
+    for seconds in (0.5, 0.7, 60.0, 60.1):
+        ahead = (now() + together(seconds) - now() - together(0.5)) / 0.5
+        assert ahead == pytest.approx(round(ahead), abs=0.01)
+        assert abs(together(seconds) - seconds) <= 0.25
 
 
 def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCaptureFixture) -> None:

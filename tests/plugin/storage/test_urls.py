@@ -151,6 +151,9 @@ class TestPostgreSQL:
         assert not same_database(one, make_url("postgresql+asyncpg://a:b@127.0.0.1:1/d"))
         assert not same_database(one, make_url("postgresql+asyncpg://a:b@elsewhere/d"))
         assert not same_database(one, make_url("sqlite:///d"))
+        # Without a name, it is that of the user.
+        assert same_database(make_url("postgresql://d@localhost"), one)
+        assert not same_database(make_url("postgresql://a@localhost"), one)
         assert same_database(make_url("sqlite:///d/../x.db"), make_url("sqlite+aiosqlite:///x.db"))
 
     def test_the_secret_parts_of_a_url(self) -> None:
@@ -158,6 +161,9 @@ class TestPostgreSQL:
         url = make_url("postgresql://ada:p%40ss@h/d?options=-c%20a%3Db&sslmode=require")
         assert {"ada", "p@ss", "p%40ss", "-c a=b"} <= set(secrets_of(url))
         assert "require" not in secrets_of(url)
+        # As errors quote them, the longest first, so that no end of one is left.
+        assert secrets_of(make_url("postgresql://a%5Cb@h/d")) == ("a%5Cb", "a\\\\b", "a\\b")
+        assert secrets_of(make_url("sqlite:///x.db?timeout=7&uri=true")) == ()
 
 
 class TestSQLite:

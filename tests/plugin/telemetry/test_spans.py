@@ -13,6 +13,7 @@ from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.storage.schema import outbox
+from flowactions_plugin.telemetry.telemetry import Telemetry
 from tests.recorder import Recorder, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
@@ -141,3 +142,18 @@ async def test_a_trace_that_cannot_be_read_stops_nothing(database_url: str) -> N
     (attempt,) = recorded.spans("POST")
     assert attempt.parent is None
     assert attempt.links == ()
+
+
+@pytest.mark.parametrize("records", [{"meters"}, {"tracers"}, {"meters", "tracers"}, set()])
+def test_telemetry_is_open_while_anything_is_recorded(records: set[str]) -> None:
+    """By metrics or spans. A span has its attempt's times, in nanoseconds; after the lifespan none is made."""
+    recorded = Recorded()
+    providers = (getattr(recorded, name) if name in records else None for name in ("meters", "tracers"))
+    telemetry = Telemetry(*providers)
+    with telemetry:
+        assert telemetry.is_open == bool(records)
+        telemetry.spans.attempt("POST", None, {}, 1_000, 2_500)
+    assert not telemetry.is_open
+    telemetry.spans.attempt("POST", None, {}, 1_000, 2_500)
+    times = [(span.start_time, span.end_time) for span in recorded.spans()]
+    assert times == [(1_000_000_000, 2_500_000_000)] * ("tracers" in records)
