@@ -255,9 +255,13 @@ class Trial(Parts):
         who: Login | None = None,
         host: Host | None = None,
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        noted: str = "",
         **sending: Any,
     ) -> httpx.Response:
-        """Send a request to a route of the plugin below the host's prefix, or to a whole URL; redirects are not followed."""
+        """Send a request to a route of the plugin below the host's prefix, or to a whole URL; redirects are not followed.
+
+        The timeline shows the method and the path, or what is ``noted`` in their place.
+        """
         host = host or self.host
         url = path if path.startswith(host.url) else f"{host.url}{host.prefix}{path}"
         path = url.removeprefix(host.url)
@@ -281,7 +285,7 @@ class Trial(Parts):
         if answer.status_code == 429 and b'"rate_limited"' not in answer.content:
             raise _limited(f"{method} {path} → 429 {answer.text[:500]}")
         self._saw_server_error |= answer.status_code >= 500
-        self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
+        self.note("host", f"{noted or f'{method} {path}'} → {answer.status_code} {answer.text[:200]}")
         return answer
 
     async def enqueue(self, name: str, host: Host | None = None, **fields: object) -> dict[str, Any]:
