@@ -171,7 +171,7 @@ def difference(
             if found is not None:
                 return found
         if [config_of(each)["name"] for each in due] != [named(each) for each in came]:
-            return _of_the_order(drawn, wanted, number, due, came)
+            return _again(when(drawn, number), due, came) or _of_the_order(drawn, wanted, number, due, came)
     both = [
         (passage, reached["walk"], number)
         for number, group in enumerate(groups)
@@ -203,6 +203,14 @@ OF_THE_STEP: Final = (
 )
 ONE_OF_SEVERAL: Final = "of several nodes one after another, one is reached or recorded"
 CONTINUE: Final = ("failed", "skipped", "queued")
+AGAIN: Final = (
+    "the host calls reach() again for a node, for example after a result that is `failed`: call it once for each passage, and leave "
+    "repeating to the plugin"
+)
+ONCE_ENTERED: Final = (
+    "a sub-flow that the run has entered before is not entered again: what guards against cycles may look only at the sub-flows "
+    "around, and not at all that were walked"
+)
 HALTS: Final = (
     "the walk does not look at NodeResult.halt, or at the state `halted`, or does not keep it with the run"
 )
@@ -210,6 +218,16 @@ IN_A_SUB_FLOW: Final = "a halt ends the loop or the sub-flow in which it came, a
 ALL_ARMS: Final = (
     "the nodes of all arms are reached, and the steps of one are shown: reach what the run comes by"
 )
+
+
+def _again(told: str, due: Sequence[Passage], came: Sequence[Reached]) -> Difference | None:
+    """Tell of the first node that was reached twice, one time after the other, in one passage."""
+    for passage, one, other in zip(due, came, came[1:], strict=False):
+        if named(one) != config_of(passage)["name"]:
+            break
+        if named(one) == named(other) and one["walk"]["visit"] == other["walk"]["visit"]:
+            return Difference("again", f"{passage} was reached twice {told}", "once", "twice", AGAIN)
+    return None
 
 
 def _of_the_order(
@@ -248,8 +266,8 @@ def _of_the_order(
     if at < len(names) and extra not in names[at + 1 :] and (extra or at == len(ran)):
         missed = due[at]
         behind = str(config_of(due[at - 1]).get("status")) if at else ""
-        cause = _near(drawn, missed)
-        if behind in CONTINUE:
+        cause = _entered_before(everywhere, missed) or _near(drawn, missed)
+        if behind in CONTINUE and cause != ONCE_ENTERED:
             cause = f"the walk does not continue after a node with the status {behind!r}"
         elif not cause and drawn.flow.pacing == "eager" and not ran:
             cause = (
@@ -279,6 +297,19 @@ def _of_the_order(
     return Difference(
         "extra", f"the node {extra} was reached {told}, and nothing more was expected", **said, cause=cause
     )
+
+
+def _entered_before(everywhere: Sequence[Passage], missed: Passage) -> str:
+    """Return the cause, if the run has come by the same node in another place of its sub-flow."""
+    before = everywhere[: everywhere.index(missed)]
+    pairs = [
+        pair
+        for each in before
+        if each.item == missed.item
+        for pair in zip(each.around, missed.around, strict=False)
+    ]
+    entered = any(one != other and one.kind == other.kind == "sub-flow" for one, other in pairs)
+    return ONCE_ENTERED if entered else ""
 
 
 def _near(drawn: Drawn, passage: Passage) -> str:

@@ -155,7 +155,7 @@ async def follows_the_config(trial: Trial) -> None:
     profile="logic",
     clause="contract: dispatch, Ids (firing_id); spec 2.7, 6.1",
     causes=(
-        "firing_id is the action's or the experience's id, and not new for each firing: receivers drop all but the first",
+        "firing_id is the action's or the experience's id, or made of the time, and not new for each firing: receivers drop all but the first",
         "the trigger calls the action's URL itself, and not actions.dispatch",
         "the reference has other ids than the one that a customer's backend names",
         "occurred_at is a local time with the zone UTC, a time from the config, or that of an earlier firing",

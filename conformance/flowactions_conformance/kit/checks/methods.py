@@ -250,7 +250,9 @@ def _causes(question: Question, seen: Any) -> tuple[str, ...]:
     nothing_due = question.expected is None or question.expected == REFUSED
     if isinstance(seen, Raised):
         return (RAISES_FOR_NONE,) if nothing_due else (RAISES,)
-    if nothing_due or isinstance(question.expected, Raised):
+    if isinstance(question.expected, Raised):
+        return (f"the method does not raise {question.expected} for what only a further id can tell",)
+    if nothing_due:
         return ANOTHERS if question.is_of_a_request else (BY_ALL_IDS,)
     if seen is None:
         return (*filter(None, [NOT_FOUND.get(question.method)]), MISSES)

@@ -240,8 +240,14 @@ class Walks:
             self._runs[each] = content
         return None
 
-    def _arrived(self, hook: str, count: int) -> bool:
-        return len(self._trial.arrivals(hook)) >= count
+    def _lost(self, passage: Passage) -> bool:
+        """Whether `Host.node` has answered None for a webhook, so that it waits."""
+        node = self._trial.of_host(passage.item.id)
+        return any(each.data["lost"] and each.data["node"] == node for each in self._trial.reports("host_call"))
+
+    def _arrived(self, hook: str, count: int, passage: Passage) -> bool:
+        """Whether so many webhooks of a node have arrived, or none of them can any more."""
+        return len(self._trial.arrivals(hook)) >= count or self._lost(passage)
 
     async def sent(self) -> None:
         """Wait for the webhooks of all runs, and compare them."""
@@ -260,9 +266,16 @@ class Walks:
                     NODE_FINDS,
                 )
             await trial.until(
-                partial(self._arrived, hook, len(due)),
+                partial(self._arrived, hook, len(due), passage),
                 f"the webhook of {passage} did not arrive for each passage",
                 expected=f"{len(due)} requests",
+                causes=causes,
+            )
+            trial.expect(
+                len(trial.arrivals(hook)) >= len(due),
+                f"the webhook of {passage} waits: Host.node answers None, and not the node",
+                expected="the node as its flow has it now, by the organization, the opened flow and the node's id",
+                actual=None,
                 causes=causes,
             )
             arrivals = trial.arrivals(hook)

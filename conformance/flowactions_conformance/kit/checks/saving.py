@@ -21,6 +21,7 @@ MASK: Final = "••••••••"
 TOLD: Final = (
     "the host saves without asking actions.check, or POST /integrations/nodes/check",
     "it shows only some of the problems, or only their messages: hand them on as they are",
+    "it checks only the nodes at the top of a flow, and not those in loops and branches",
 )
 PREVIEWED: Final = (
     "the preview is made by the host from the config: it is actions.preview, or POST /integrations/nodes/preview",
@@ -40,25 +41,24 @@ async def tells_problems(trial: Trial) -> None:
     flow = trial.flow(*bad)
     await trial.seed(trial.flow())
     shown: Sequence[Mapping[str, Any]] = await trial.call("save", trial.author, flow)
-    expected = [
-        *(
-            {"path": ["text"], "code": f"probe_{severity}", "message": PROBLEM, "severity": severity}
-            for severity in ("error", "warning")
-        ),
-        *[problem for node in bad[2:] for problem in await _checked(trial, node)],
+    expected: list[tuple[str, dict[str, Any]]] = [
+        (name, {"path": ["text"], "code": f"probe_{severity}", "message": PROBLEM, "severity": severity})
+        for name, severity in (("probe", "error"), ("warned", "warning"))
     ]
-    for problem in expected:
+    for name, node in (("no-url", bad[2]), ("bad-json", bad[3])):
+        expected += [(name, problem) for problem in await _checked(trial, node)]
+    for name, problem in expected:
         known = {name: value for name, value in problem.items() if value is not None}
         trial.expect(
             any(
                 all(name in one and difference(known[name], one[name]) is None for name in known)
                 for one in shown
             ),
-            f"the author is not shown the problem {problem['code']!r} as the plugin tells it",
+            f"the author is not shown the problem {problem['code']!r} of the node {name}{trial.stands(name)} as the plugin tells it",
             expected=known,
             actual=[problem_ for problem_ in shown if problem_.get("code") == problem["code"]] or list(shown),
         )
-    codes = {problem["code"] for problem in expected}
+    codes = {problem["code"] for _, problem in expected}
     shown = await trial.call("save", trial.author, trial.flow(trial.probe("probe"), trial.webhook("good")))
     left = [problem for problem in shown if problem.get("code") in codes]
     trial.equal(left, [], "the author is shown problems that were corrected")
