@@ -266,7 +266,7 @@ def _of_the_order(
     if at < len(names) and extra not in names[at + 1 :] and (extra or at == len(ran)):
         missed = due[at]
         behind = str(config_of(due[at - 1]).get("status")) if at else ""
-        cause = _entered_before(everywhere, missed) or _near(drawn, missed)
+        cause = _near(drawn, everywhere, missed)
         if behind in CONTINUE and cause != ONCE_ENTERED:
             cause = f"the walk does not continue after a node with the status {behind!r}"
         elif not cause and drawn.flow.pacing == "eager" and not ran:
@@ -287,7 +287,7 @@ def _of_the_order(
             "missing",
             f"{due[at]} was left out {told}",
             **said,
-            cause=_near(drawn, due[at]) or ONE_OF_SEVERAL,
+            cause=_near(drawn, everywhere, due[at]) or ONE_OF_SEVERAL,
         )
     cause = (
         ""
@@ -299,8 +299,8 @@ def _of_the_order(
     )
 
 
-def _entered_before(everywhere: Sequence[Passage], missed: Passage) -> str:
-    """Return the cause, if the run has come by the same node in another place of its sub-flow."""
+def _entered_before(everywhere: Sequence[Passage], missed: Passage) -> bool:
+    """Whether the run has come by the same node in another place of its sub-flow."""
     before = everywhere[: everywhere.index(missed)]
     pairs = [
         pair
@@ -308,12 +308,13 @@ def _entered_before(everywhere: Sequence[Passage], missed: Passage) -> str:
         if each.item == missed.item
         for pair in zip(each.around, missed.around, strict=False)
     ]
-    entered = any(one != other and one.kind == other.kind == "sub-flow" for one, other in pairs)
-    return ONCE_ENTERED if entered else ""
+    return any(one != other and one.kind == other.kind == "sub-flow" for one, other in pairs)
 
 
-def _near(drawn: Drawn, passage: Passage) -> str:
+def _near(drawn: Drawn, everywhere: Sequence[Passage], passage: Passage) -> str:
     """Return in words what may be the reason that a node is lost, from what is around it or before it."""
+    if _entered_before(everywhere, passage):
+        return ONCE_ENTERED
     for flow in drawn.flows.values():
         for before, item in zip(flow.items, flow.items[1:], strict=False):
             if item == passage.item and not isinstance(before, (Step, Action)):

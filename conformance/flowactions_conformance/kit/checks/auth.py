@@ -22,13 +22,16 @@ DASHBOARD: Final = tuple(route for route in ROUTES if route.caller == "dashboard
 LIST: Final = next(route for route in DASHBOARD if route.path == "/v1/webhooks/outbox")
 
 
+SIGN_IN_PAGE: Final = "a page for signing in is answered in place of the plugin's 401: leave answers below the plugin's paths alone"
+
+
 @check(
     "AUTH-1",
     profile="core",
     clause="contract: What a host does (Credentials), What a host provides (may_change); spec 5.1",
     causes=(
         "dashboard_principal returns somebody without a credential, or for one that it has not checked",
-        "a page for signing in is answered in place of the plugin's 401: leave answers below the plugin's paths alone",
+        SIGN_IN_PAGE,
         "dashboard_principal sets may_change=True for everybody: take it from the person's role",
         "dashboard_principal and api_principal look up the same tokens, without their kind",
     ),
@@ -97,7 +100,8 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
 async def _refused(trial: Trial, route: Route, headers: Mapping[str, str], how: str) -> None:
     answer = await _send(trial, route, headers)
     said = f"{route.method} {route.path} {how} is answered {answer.status_code}"
-    trial.answers(answer, answer.status_code in REFUSED, said, 401)
+    causes = (SIGN_IN_PAGE,) if answer.is_redirect else trial.check.causes
+    trial.answers(answer, answer.status_code in REFUSED, said, 401, causes)
 
 
 async def _send(trial: Trial, route: Route, headers: Mapping[str, str]) -> httpx.Response:
