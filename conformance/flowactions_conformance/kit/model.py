@@ -171,7 +171,11 @@ def difference(
             if found is not None:
                 return found
         if [config_of(each)["name"] for each in due] != [named(each) for each in came]:
-            return _again(when(drawn, number), due, came) or _of_the_order(drawn, wanted, number, due, came)
+            return (
+                _again(when(drawn, number), due, came)
+                or _late(drawn, number, groups, seen)
+                or _of_the_order(drawn, wanted, number, due, came)
+            )
     both = [
         (passage, reached["walk"], number)
         for number, group in enumerate(groups)
@@ -227,6 +231,24 @@ def _again(told: str, due: Sequence[Passage], came: Sequence[Reached]) -> Differ
             break
         if named(one) == named(other) and one["walk"]["visit"] == other["walk"]["visit"]:
             return Difference("again", f"{passage} was reached twice {told}", "once", "twice", AGAIN)
+    return None
+
+
+def _late(
+    drawn: Drawn, number: int, groups: Sequence[Sequence[Passage]], seen: Sequence[Sequence[Reached]]
+) -> Difference | None:
+    """Tell of the first node that did not run when it was due, and ran more often than expected later."""
+    ran = Counter(map(named, seen[number] if number < len(seen) else ()))
+    for passage in groups[number] if number < len(groups) else ():
+        name = str(config_of(passage)["name"])
+        ran[name] -= 1
+        if ran[name] >= 0:
+            continue
+        for later in range(number + 1, len(seen)):
+            due = sum(config_of(each)["name"] == name for each in groups[later]) if later < len(groups) else 0
+            if sum(named(each) == name for each in seen[later]) > due:
+                what = f"{passage} was not reached {when(drawn, number)}, but {when(drawn, later)}"
+                return Difference("waited", what, cause=OF_THE_STEP)
     return None
 
 
@@ -322,6 +344,8 @@ def _near(drawn: Drawn, everywhere: Sequence[Passage], passage: Passage) -> str:
                 return f"what stands behind {empty}{type(before).__name__.lower()} {name_of(before)} is lost"
     if not passage.around:
         return ""
+    if passage.depth > 1:
+        return "sub-flows are entered, or looked into, only so deep: enter each, however deep"
     return f"what stands in a {passage.around[-1].kind} is left out, or a part of its rounds"
 
 
