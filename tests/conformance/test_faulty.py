@@ -157,7 +157,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "agent-prefix": ("METHODS-1 METHODS-2 METHODS-4", "for an agent's id in other capitals", "LOGIC-1"),
     "preview-saved": ("SAVING-3", "the preview is not what the plugin gave", "SAVING-6"),
     "warnings-dropped": ("SAVING-1", "the author is not shown the problem 'probe_warning' of the node warned", "SAVING-2"),
-    "ttl": ("METHODS-1", "for a node, whose config was changed a moment ago", "MODEL-1"),
+    "ttl": ("METHODS-1", "for a node, of what was changed a moment ago", "MODEL-1"),
     "readers-operate": ("METHODS-1 METHODS-2 METHODS-4", "for a person who may only look", "TENANCY-1"),
     "type-by-text": ("METHODS-1 METHODS-2 METHODS-4", "for a type that no flow uses", "EAGER-9"),
     "header-unpacked": ("METHODS-1", "Host.api_principal raises ValueError for the credential"),

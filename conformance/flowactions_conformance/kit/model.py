@@ -365,7 +365,7 @@ def _of_the_walk(drawn: Drawn, passage: Passage, reached: Reached, run: Run) -> 
         if any(walk[field] == sub.get(field) for sub in run.subs):
             more = ", but the sub-flow's"
             cause = "the nodes of a sub-flow get its own flow_id or agent_id: those of the opened flow stay"
-        of = f" ({run.kinds})" if run.kinds else ""
+        of = f" ({run.kinds})" if run.kinds and field in {"userId", "content"} else ""
         what = f"{field} of the walk is not the run's{more}{of}: at {passage}"
         return Difference(field, what, _short(value), _short(walk[field]), cause)
     kind, pacing = walk["pacing"]["kind"], drawn.flow.pacing

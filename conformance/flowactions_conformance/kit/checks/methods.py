@@ -76,7 +76,7 @@ class When(NamedTuple):
 
 KEPT: Final = "the method answers from a cache, with the session, or from what was loaded at the start: look it up at each call"
 ALONE: Final = When("", ())
-CHANGED: Final = When(", whose config was changed a moment ago", (KEPT,))
+CHANGED: Final = When(", of what was changed a moment ago", (KEPT,))
 NOW: Final = When("", (KEPT,))
 SHARED: Final = When(
     ", while others are asked at the same moment",
@@ -186,7 +186,7 @@ class Answers:
         if told["raised"]:
             return Raised(told["raised"], told["told"])
         if question.among and isinstance(told["value"], list):
-            return sorted({each.get("id") for each in told["value"]} & question.among)
+            return sorted(each["id"] for each in told["value"] if each.get("id") in question.among)
         if isinstance(told["value"], dict):
             told["value"].get("agentIds", []).sort()
         return told["value"]
@@ -254,6 +254,8 @@ def _causes(question: Question, seen: Any) -> tuple[str, ...]:
         return (f"the method does not raise {question.expected} for what only a further id can tell",)
     if nothing_due:
         return ANOTHERS if question.is_of_a_request else (BY_ALL_IDS,)
+    if isinstance(seen, list) and len(set(seen)) < len(seen):
+        return ("an agent is answered once for each of its flows, as a join gives it: answer each agent once",)
     if seen is None:
         return (*filter(None, [NOT_FOUND.get(question.method)]), MISSES)
     return DIFFERS
@@ -278,6 +280,7 @@ class Asked:
         )
         self.other_node = trial.webhook("other-node", webhookSecret=trial.id("other-secret"))
         self.flow = trial.flow(trial.step("a"), self.node)
+        self.second_uses = False
         self.two_tenants = "tenancy" in trial.session.claims
         self.has_backends = provides(trial, "api_principal")
 
@@ -285,13 +288,15 @@ class Asked:
         """Has the host make it; of several organizations, if the host has them."""
         trial = self.trial
         logins = (self.reader, *(backends or ((self.backend,) if self.has_backends else ())))
-        # A flow of the second agent without a webhook.
-        idle = trial.flow(trial.probe("idle-node"), name="idle", agent=self.second.id)
+        # A flow of the second agent, with a webhook or without, and another one of the first.
+        first = trial.webhook("idle-node") if self.second_uses else trial.probe("idle-node")
+        idle = trial.flow(first, name="idle", agent=self.second.id)
+        more = trial.flow(trial.webhook("more-node"), name="more")
         if not self.two_tenants:
-            world = trial.world(self.flow, idle, agents=(self.second,), logins=logins)
+            world = trial.world(self.flow, idle, more, agents=(self.second,), logins=logins)
         else:
             theirs = (self.pair.backend(self.pair.other),) if self.has_backends else ()
-            flows = (self.flow, idle, self.pair.flow(self.other_node, other=True))
+            flows = (self.flow, idle, more, self.pair.flow(self.other_node, other=True))
             world = self.pair.world(*flows, agents=(self.second,), logins=(*logins, *theirs))
         await trial.seed(world=replace(world, experiences=experiences))
 
@@ -342,7 +347,12 @@ class Asked:
         asked = [
             Question("agent", "an agent", {"id": agent, "organizationId": org}, (agent,)),
             Question("agent", "an agent that does not exist", None, (nowhere,)),
-            self._using("the type 'webhook'", [agent], org, "webhook"),
+            self._using(
+                "the type 'webhook'",
+                sorted([agent, of(self.second.id)] if self.second_uses else [agent]),
+                org,
+                "webhook",
+            ),
             self._using("a type that no flow uses", [], org, "chat_message"),
             self._using("the beginning of a type", [], org, "web"),
             Question("node", "a node", saved, (org, flow, node)),
@@ -481,8 +491,10 @@ async def methods_answer_what_is_asked(trial: Trial) -> None:
             world.node, config={**world.node.config, "webhookSecret": trial.id(f"secret-{number}")}
         )
         world.flow = trial.flow(trial.step("a"), world.node)
+        world.second_uses = number == 0
         await world.seed()
-        asked = [each for each in world.things() if each.method in {"node", "signing_secret"} and each.expected]
+        changed = {"node", "signing_secret", "agents_using"}
+        asked = [each for each in world.things() if each.method in changed and each.expected]
         await answers.compare(asked, CHANGED)
     for may in (True, False):
         world.reader = replace(world.reader, may_change=may)

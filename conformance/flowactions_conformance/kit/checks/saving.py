@@ -66,6 +66,7 @@ async def tells_problems(trial: Trial) -> None:
             expected=known,
             actual=[problem_ for problem_ in shown if problem_.get("code") == problem["code"]] or list(shown),
         )
+    _for_the_agent(trial, "checked")
     codes = {problem["code"] for _, problem in expected}
     shown = await trial.call("save", trial.author, trial.flow(trial.probe("probe"), trial.webhook("good")))
     left = [problem for problem in shown if problem.get("code") in codes]
@@ -176,10 +177,11 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
         MERGED,
     )
     trial.equal(
-        (made.data["walk"]["organizationId"], made.data["agent"]),
-        (trial.of_host(trial.organization), trial.of_host(trial.agent)),
-        "the preview was made for another organization or agent",
+        made.data["walk"]["organizationId"],
+        trial.of_host(trial.organization),
+        "the preview was made for another organization",
     )
+    _for_the_agent(trial, "previewed")
 
 
 @check(
@@ -235,6 +237,18 @@ async def only_authors_save(trial: Trial) -> None:
                 *trial.check.causes,
             ),
         )
+
+
+def _for_the_agent(trial: Trial, kind: str) -> None:
+    """Look for whose agent the plugin was asked."""
+    trial.equal(
+        {each.data["agent"] for each in trial.reached(kind=kind)},
+        {trial.of_host(trial.agent)},
+        f"a node was {kind} for another agent than the one whose flow is edited",
+        causes=(
+            "NodeDraft has the first agent of the organization, or the flow's id: give it the agent of the flow",
+        ),
+    )
 
 
 async def _checked(trial: Trial, node: Action) -> list[dict[str, Any]]:

@@ -295,6 +295,7 @@ class _State:
         severity = draft.node.config.get("problem")
         if not severity:
             return ()
+        await self.report("checked", node=msgspec.to_builtins(draft.node), agent=draft.agent_id)
         return (ConfigProblem(path=("text",), code=f"probe_{severity}", message=PROBLEM, severity=severity),)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
