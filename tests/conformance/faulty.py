@@ -597,6 +597,27 @@ ENGINEERS = [
     async def _open(self, flow, user_id, content):
         paced = flow.kind == "client_paced"
         begins"""),
+    walker("first-agent", "The walk has the first agent of the organization.", "agent_id=run.flow.agent_id,", 'agent_id=run.flow.agent_id.replace("agent-", "a-first-"),'),
+    host("agents-joined", "An agent is answered for each of its flows.", '        return [Agent(**row) for row in own if row["id"] in used]\n', '        return [Agent(**row) for row in own if row["id"] in used for _ in "ab"]\n'),
+    host("agents-cached", "Which agents use a type is looked up once.", "    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:", """    async def agents_using(self, *asked):
+        known = self.__dict__.setdefault("_using", {})
+        if asked not in known:
+            known[asked] = await self._agents_using(*asked)
+        return known[asked]
+
+    async def _agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:"""),
+    api("checked-for-another-agent", "A draft is checked for another agent than the one whose flow is edited.", "agent_id=flow.agent_id, node=node)", 'agent_id=flow.agent_id.replace("agent-", "a-first-"), node=node)'),
+    driver("gives-up", "Requests are ended after eight seconds.", APP, """
+        async def limited(scope, receive, send):
+            if scope["type"] != "http":
+                return await made.app(scope, receive, send)
+            try:
+                answer = await asyncio.wait_for(answer_of(made.app, scope, await whole(receive)), 8)
+            except TimeoutError:
+                answer = Answer(504, [], b"timeout")
+            await send_answer(send, answer)
+
+        self.app = limited"""),
 ]  # fmt: skip
 """What an engineer wrote down who had read the contract, and not the checks."""
 

@@ -167,6 +167,11 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "reached-again": ("EAGER-5 MODEL-1", "was reached twice when the flow was opened", "METHODS-1"),
     "defaults-saved": ("SAVING-2", "a save fills in what an author left out", "SAVING-1"),
     "preview-merged": ("SAVING-3", "the preview is of another config than the author has in the form", "SAVING-2"),
+    "first-agent": ("MODEL-1", "agentId of the walk is not the run's: at", "METHODS-1"),
+    "agents-joined": ("METHODS-1", "once for each of its flows", "LOGIC-1"),
+    "agents-cached": ("METHODS-1", "for the type 'webhook', of what was changed a moment ago", "LOGIC-1"),
+    "checked-for-another-agent": ("SAVING-1", "checked for another agent", "SAVING-3"),
+    "gives-up": ("HTTP-13", "after 12 seconds, is answered 504", "HTTP-7"),
     "double-click": ("MODEL-1", "of another run, of the same user and content", "METHODS-1"),
     "leaves-a-mark": ("SCALE-4", "nobody removes it", "PACING-4"),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
@@ -47,6 +48,11 @@ TOO_LARGE: Final = (
 REQUESTS: Final = (
     "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
     "the routes are called through an adapter that builds a new request: hand on scope, receive and send",
+)
+LONGEST_SECONDS: Final = 12.0
+"""Within which the slowest route of a plugin answers: that for tests of nodes."""
+GIVING_UP: Final = (
+    "the host, a middleware or a proxy before it ends requests that take long: the plugin's routes take up to twelve seconds",
 )
 REPEATING: Final = (
     "a proxy, a middleware or a client within the host repeats what was answered with an error",
@@ -127,6 +133,8 @@ class Exchange(NamedTuple):
     answer: bytes
     times: int = 1
     """How often ``answer`` stands in the answer."""
+    seconds: float = 0.0
+    """How long the plugin takes for it."""
 
 
 def _exchanges(trial: Trial) -> list[Exchange]:
@@ -165,6 +173,7 @@ def _exchanges(trial: Trial) -> list[Exchange]:
     causes=(
         *REQUESTS,
         *REWRITING,
+        *GIVING_UP,
         *REPEATING,
         *MERGING,
     ),
@@ -173,12 +182,19 @@ def _exchanges(trial: Trial) -> list[Exchange]:
 async def exchanges_pass(trial: Trial) -> None:
     """Drawn requests reach the plugin once and whole, and its answers the client: path, query, headers, cookies, body, status."""
     await trial.seed()
-    for number, exchange in enumerate(_exchanges(trial)):
-        await _exchanged(trial, exchange, f"{trial.token}-{number}")
+    slow = Exchange("nothing", "POST", "slow", "", [], b"", 200, [], b"slow", seconds=LONGEST_SECONDS)
+    beside = asyncio.create_task(_exchanged(trial, slow, f"{trial.token}-slow"))
+    try:
+        for number, exchange in enumerate(_exchanges(trial)):
+            await _exchanged(trial, exchange, f"{trial.token}-{number}")
+        await beside
+    finally:
+        beside.cancel()
 
 
 async def _exchanged(trial: Trial, exchange: Exchange, mark: str) -> None:
-    asked = {"status": exchange.status, "headers": exchange.answers, "times": exchange.times, "mark": mark}
+    asked: dict[str, Any] = {name: getattr(exchange, name) for name in ("status", "times", "seconds")}
+    asked |= {"headers": exchange.answers, "mark": mark}
     asked["body_base64"] = base64.b64encode(exchange.answer).decode()
     path = f"{ECHO}/{quote(exchange.end, safe='/%')}"
     headers = [*exchange.headers, (ASKED, base64.b64encode(json.dumps(asked).encode()).decode())]
@@ -201,6 +217,9 @@ async def _exchanged(trial: Trial, exchange: Exchange, mark: str) -> None:
             causes,
         )
     trial.equal(len(came), 1, f"{said} did not reach the plugin once", REPEATING)
+    if exchange.seconds:
+        late = f"{said} after {exchange.seconds:g} seconds, is answered {answer.status_code}"
+        trial.answers(answer, exchange.status, late, causes=GIVING_UP)
     _as_sent(trial, exchange, came[0])
     _as_answered(trial, exchange, answer)
 

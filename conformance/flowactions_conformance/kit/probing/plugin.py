@@ -105,6 +105,7 @@ class Answering(Struct, kw_only=True):
     body_base64: str = ""
     times: int = 1
     headers: list[tuple[str, str]] = []
+    seconds: float = 0.0
     mark: str
     """Of the report of the request."""
 
@@ -438,6 +439,7 @@ def _routes(state: _State) -> Router:
         answer = msgspec.json.decode(base64.b64decode(asked), type=Answering)
         whole = {"length": len(body), "digest": sha256(body).hexdigest()}
         await state.report("answered", mark=answer.mark, request={**arrived, **whole})
+        await asyncio.sleep(answer.seconds)
         return _answer(answer)
 
     @post("/enqueue", status_code=200)
