@@ -179,7 +179,7 @@ class Host(ABC):
         """Return an agent of any organization. Without it, no agent exists for the plugin."""
 
     async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:  # noqa: ARG002
-        """Return the organization's agents whose flows have a node of this type (§2.2). Without it, none are shown."""
+        """Return the organization's agents whose flows have a node of this type (§2.2), each once. Without it, none are shown."""
         return ()
 
     async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:

@@ -557,4 +557,69 @@ DRAWN_FLOWS = [
 """Of flows with loops, branches, sub-flows and ids that repeat: those that the checks with a model must find in each run."""
 
 
-FAULTS = [*INVENTED, *DRAWN, *ALTERED, *DRAWN_FLOWS]
+ENGINEERS = [
+    host("header-unpacked", "A header without a blank is unpacked as two words.", '        found = await self.store.token("api", _bearer(request))\n', '        _, _ = request.headers.get("authorization", "Bearer none").split(" ")\n        found = await self.store.token("api", _bearer(request))\n'),
+    host("secrets-of-nodes-only", "An own signing_secret knows flow nodes only.", "    async def auth_event(self", """    async def signing_secret(self, origin):
+        return await super().signing_secret(origin) if hasattr(origin, "flow_id") else None
+
+    async def auth_event(self"""),
+    of("engine", "app.py")("sub-flow-cached", "What a flow holds is cached until this flow is saved, also if one of its sub-flows is.", "        tenant, number = split(flow_id)\n        pending, seen = [number], set()\n", """        tenant, number = split(flow_id)
+        flow = await self.store.one("flow", tenant=tenant, id=number)
+        known = self.__dict__.setdefault("_nodes", {})
+        key = organization_id, flow_id, node_id, str(flow and flow.data)
+        if key not in known:
+            known[key] = await self._node(organization_id, flow_id, node_id)
+        return known[key]
+
+    async def _node(self, organization_id, flow_id, node_id):
+        tenant, number = split(flow_id)
+        pending, seen = [number], set()
+"""),
+    Fault("sub-flow-once", "A guard against cycles knows all sub-flows of a walk, and not only those around.", (
+        ("walks.py", "items: Sequence[Item]) -> list[Item]:", "items: Sequence[Item], seen=None) -> list[Item]:"),
+        ("walks.py", "        whole = []\n", "        whole, seen = [], set() if seen is None else seen\n"),
+        ("walks.py", "await self._whole(tenant, item[name])", "await self._whole(tenant, item[name], seen)"),
+        ("walks.py", 'inner = await self._whole(tenant, sub.data["items"] if sub else [])', 'inner = await self._whole(tenant, sub.data["items"] if sub and item["flow"] not in seen else [], seen)\n                seen.add(item["flow"])'),
+    ), "engine"),
+    walker("reached-again", "A node whose result is failed is reached again.", "            result = await self._actions.reach(walk, node, transaction)\n", """            result = await self._actions.reach(walk, node, transaction)
+            if result.status == "failed":
+                result = await self._actions.reach(walk, node, transaction)
+"""),
+    api("defaults-saved", "A save fills in the defaults of a type's schema.", "items=data.items,", 'items=[{**item, "config": {**{key: value["default"] for key, value in actions.node_types[item["type"]].config_schema.get("properties", {}).items() if "default" in value}, **item["config"]}} if item["kind"] == "action" and item["type"] in actions.node_types else item for item in data.items],'),
+    driver("preview-merged", "What the form has is laid over what is saved, and both are previewed.", '"config": node.config},\n            "walk"', '"config": {**next((each["config"] for each in edited.json()["data"]["items"] if each["id"] == node.id), {}), **node.config}},\n            "walk"'),
+    walker("double-click", "An opening like one of the last minute gives that one's run.", '        paced = flow.kind == "client_paced"\n        begins', """        clicks = self.__dict__.setdefault("_clicks", {})
+        key = flow.id, user_id, content
+        if key in clicks:
+            return clicks[key]
+        clicks[key] = await self._open(flow, user_id, content)
+        return clicks[key]
+
+    async def _open(self, flow, user_id, content):
+        paced = flow.kind == "client_paced"
+        begins"""),
+    walker("first-agent", "The walk has the first agent of the organization.", "agent_id=run.flow.agent_id,", 'agent_id=run.flow.agent_id.replace("agent-", "a-first-"),'),
+    host("agents-joined", "An agent is answered for each of its flows.", '        return [Agent(**row) for row in own if row["id"] in used]\n', '        return [Agent(**row) for row in own if row["id"] in used for _ in "ab"]\n'),
+    host("agents-cached", "Which agents use a type is looked up once.", "    async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:", """    async def agents_using(self, *asked):
+        known = self.__dict__.setdefault("_using", {})
+        if asked not in known:
+            known[asked] = await self._agents_using(*asked)
+        return known[asked]
+
+    async def _agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:"""),
+    api("checked-for-another-agent", "A draft is checked for another agent than the one whose flow is edited.", "agent_id=flow.agent_id, node=node)", 'agent_id=flow.agent_id.replace("agent-", "a-first-"), node=node)'),
+    driver("gives-up", "Requests are ended after eight seconds.", APP, """
+        async def limited(scope, receive, send):
+            if scope["type"] != "http":
+                return await made.app(scope, receive, send)
+            try:
+                answer = await asyncio.wait_for(answer_of(made.app, scope, await whole(receive)), 8)
+            except TimeoutError:
+                answer = Answer(504, [], b"timeout")
+            await send_answer(send, answer)
+
+        self.app = limited"""),
+]  # fmt: skip
+"""What an engineer wrote down who had read the contract, and not the checks."""
+
+
+FAULTS = [*INVENTED, *DRAWN, *ALTERED, *DRAWN_FLOWS, *ENGINEERS]

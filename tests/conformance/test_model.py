@@ -136,6 +136,16 @@ def added(seen: list[list[Report]]) -> None:
     seen[0].append({"walk": seen[0][0]["walk"], "node": {"id": "n3", "config": {"name": "n3"}}})
 
 
+def later(seen: list[list[Report]]) -> None:
+    """Have a node run a step too late."""
+    seen[1].append(seen[0].pop())
+
+
+def again(seen: list[list[Report]]) -> None:
+    """Reach a node again."""
+    seen[-1].append(seen[-1][-1])
+
+
 def turned(seen: list[list[Report]]) -> None:
     """Turn the order around."""
     seen[-1].reverse()
@@ -150,6 +160,8 @@ def turned(seen: list[list[Report]]) -> None:
         (walks({"visit": "sub"}, "n1"), "node n1 in sub-flow p2 has the visit of node n1 in sub-flow p1", "the place from which"),
         (walks({"pacing": {"kind": "eager"}}, "n2"), "has another pacing than the flow", "Deferred is passed"),
         (walks({"pacing": {"kind": "deferred", "nextStepId": "1"}}, "n2"), "before two steps were recorded against one", "step and passage"),
+        (later, "node n2 in round 1 of loop l2 in round 1 of loop l1 was not reached with the next to step s1", "Deferred names another step"),
+        (again, "node n1 in sub-flow p2 was reached twice", "calls reach() again"),
         (lost("n4"), "node n4 was left out", "behind the empty arm of branch b1"),
         (lost("n1"), "node n1 in sub-flow p1 was not reached", "what stands in a sub-flow is left out"),
         (added, "the node n3 was reached with the next to step s1", "the nodes of all arms"),

@@ -162,7 +162,7 @@ class Drawing:
 
 
 def smaller(drawn: Drawn) -> Iterator[Drawn]:
-    """Yield flows that are smaller by one thing each: an item, the frame of a loop or branch, rounds."""
+    """Yield flows that are smaller by one thing each: an item, the frame of a loop or branch, rounds, a node's own status."""
     for items in _smaller(drawn.flow.items):
         yield drawn._replace(flow=replace(drawn.flow, items=items))
     for number, sub in enumerate(drawn.subs):
@@ -176,6 +176,8 @@ def _smaller(items: Sequence[Item]) -> Iterator[tuple[Item, ...]]:
     for at, item in enumerate(items):
         before, behind = tuple(items[:at]), tuple(items[at + 1 :])
         yield (*before, *behind)
+        if isinstance(item, Action) and item.config.get("status", "sent") != "sent":
+            yield (*before, replace(item, config={**item.config, "status": "sent"}), *behind)
         if isinstance(item, Loop):
             yield (*before, *item.items, *behind)
             for times in sorted({2, item.times - 1}):

@@ -171,7 +171,11 @@ def difference(
             if found is not None:
                 return found
         if [config_of(each)["name"] for each in due] != [named(each) for each in came]:
-            return _of_the_order(drawn, wanted, number, due, came)
+            return (
+                _again(when(drawn, number), due, came)
+                or _late(drawn, number, groups, seen)
+                or _of_the_order(drawn, wanted, number, due, came)
+            )
     both = [
         (passage, reached["walk"], number)
         for number, group in enumerate(groups)
@@ -203,6 +207,14 @@ OF_THE_STEP: Final = (
 )
 ONE_OF_SEVERAL: Final = "of several nodes one after another, one is reached or recorded"
 CONTINUE: Final = ("failed", "skipped", "queued")
+AGAIN: Final = (
+    "the host calls reach() again for a node, for example after a result that is `failed`: call it once for each passage, and leave "
+    "repeating to the plugin"
+)
+ONCE_ENTERED: Final = (
+    "a sub-flow that the run has entered before is not entered again: what guards against cycles may look only at the sub-flows "
+    "around, and not at all that were walked"
+)
 HALTS: Final = (
     "the walk does not look at NodeResult.halt, or at the state `halted`, or does not keep it with the run"
 )
@@ -210,6 +222,34 @@ IN_A_SUB_FLOW: Final = "a halt ends the loop or the sub-flow in which it came, a
 ALL_ARMS: Final = (
     "the nodes of all arms are reached, and the steps of one are shown: reach what the run comes by"
 )
+
+
+def _again(told: str, due: Sequence[Passage], came: Sequence[Reached]) -> Difference | None:
+    """Tell of the first node that was reached twice, one time after the other, in one passage."""
+    for passage, one, other in zip(due, came, came[1:], strict=False):
+        if named(one) != config_of(passage)["name"]:
+            break
+        if named(one) == named(other) and one["walk"]["visit"] == other["walk"]["visit"]:
+            return Difference("again", f"{passage} was reached twice {told}", "once", "twice", AGAIN)
+    return None
+
+
+def _late(
+    drawn: Drawn, number: int, groups: Sequence[Sequence[Passage]], seen: Sequence[Sequence[Reached]]
+) -> Difference | None:
+    """Tell of the first node that did not run when it was due, and ran more often than expected later."""
+    ran = Counter(map(named, seen[number] if number < len(seen) else ()))
+    for passage in groups[number] if number < len(groups) else ():
+        name = str(config_of(passage)["name"])
+        ran[name] -= 1
+        if ran[name] >= 0:
+            continue
+        for later in range(number + 1, len(seen)):
+            due = sum(config_of(each)["name"] == name for each in groups[later]) if later < len(groups) else 0
+            if sum(named(each) == name for each in seen[later]) > due:
+                what = f"{passage} was not reached {when(drawn, number)}, but {when(drawn, later)}"
+                return Difference("waited", what, cause=OF_THE_STEP)
+    return None
 
 
 def _of_the_order(
@@ -248,8 +288,8 @@ def _of_the_order(
     if at < len(names) and extra not in names[at + 1 :] and (extra or at == len(ran)):
         missed = due[at]
         behind = str(config_of(due[at - 1]).get("status")) if at else ""
-        cause = _near(drawn, missed)
-        if behind in CONTINUE:
+        cause = _near(drawn, everywhere, missed)
+        if behind in CONTINUE and cause != ONCE_ENTERED:
             cause = f"the walk does not continue after a node with the status {behind!r}"
         elif not cause and drawn.flow.pacing == "eager" and not ran:
             cause = (
@@ -269,7 +309,7 @@ def _of_the_order(
             "missing",
             f"{due[at]} was left out {told}",
             **said,
-            cause=_near(drawn, due[at]) or ONE_OF_SEVERAL,
+            cause=_near(drawn, everywhere, due[at]) or ONE_OF_SEVERAL,
         )
     cause = (
         ""
@@ -281,8 +321,22 @@ def _of_the_order(
     )
 
 
-def _near(drawn: Drawn, passage: Passage) -> str:
+def _entered_before(everywhere: Sequence[Passage], missed: Passage) -> bool:
+    """Whether the run has come by the same node in another place of its sub-flow."""
+    before = everywhere[: everywhere.index(missed)]
+    pairs = [
+        pair
+        for each in before
+        if each.item == missed.item
+        for pair in zip(each.around, missed.around, strict=False)
+    ]
+    return any(one != other and one.kind == other.kind == "sub-flow" for one, other in pairs)
+
+
+def _near(drawn: Drawn, everywhere: Sequence[Passage], passage: Passage) -> str:
     """Return in words what may be the reason that a node is lost, from what is around it or before it."""
+    if _entered_before(everywhere, passage):
+        return ONCE_ENTERED
     for flow in drawn.flows.values():
         for before, item in zip(flow.items, flow.items[1:], strict=False):
             if item == passage.item and not isinstance(before, (Step, Action)):
@@ -290,6 +344,8 @@ def _near(drawn: Drawn, passage: Passage) -> str:
                 return f"what stands behind {empty}{type(before).__name__.lower()} {name_of(before)} is lost"
     if not passage.around:
         return ""
+    if passage.depth > 1:
+        return "sub-flows are entered, or looked into, only so deep: enter each, however deep"
     return f"what stands in a {passage.around[-1].kind} is left out, or a part of its rounds"
 
 
@@ -309,7 +365,7 @@ def _of_the_walk(drawn: Drawn, passage: Passage, reached: Reached, run: Run) -> 
         if any(walk[field] == sub.get(field) for sub in run.subs):
             more = ", but the sub-flow's"
             cause = "the nodes of a sub-flow get its own flow_id or agent_id: those of the opened flow stay"
-        of = f" ({run.kinds})" if run.kinds else ""
+        of = f" ({run.kinds})" if run.kinds and field in {"userId", "content"} else ""
         what = f"{field} of the walk is not the run's{more}{of}: at {passage}"
         return Difference(field, what, _short(value), _short(walk[field]), cause)
     kind, pacing = walk["pacing"]["kind"], drawn.flow.pacing

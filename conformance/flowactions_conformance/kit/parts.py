@@ -138,10 +138,16 @@ class Parts:
         return "" if shape == "top" else f" (its node stands in a {shape})"
 
     def world(self, *flows: Flow, **more: Any) -> World:
-        """Return a world with this check's organization, agent and author, and these flows."""
+        """Return a world with this check's organization, agent and author, and these flows.
+
+        The agent is neither the first nor the last of the organization, by id or by order: a host that takes one of those shows it.
+        """
         base = {
             "organizations": (Organization(id=self.organization, name=f"Org {self.token}"),),
-            "agents": (Agent(id=self.agent, name=f"Agent {self.token}", organization=self.organization),),
+            "agents": tuple(
+                Agent(id=id_, name=f"Agent {id_}", organization=self.organization)
+                for id_ in (self.id("a-first"), self.agent, self.id("z-last"))
+            ),
             "logins": (self.author,),
             "flows": flows,
         }

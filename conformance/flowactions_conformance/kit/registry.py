@@ -82,7 +82,7 @@ class Check(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The id with what the check is about, for lists of tests: ``AUTH-2-garbage-is-refused``."""
+        """The id with what the check is about, for lists of tests: ``AUTH-1-everybody-gets-what-they-may``."""
         return f"{self.id}-{self.run.__name__.replace('_', '-')}"
 
     def result(self, status: Status, **more: Any) -> CheckResult:

@@ -27,7 +27,7 @@ from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.probing.plugin import ROUTES, TOKEN
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.session import Host, Session
-from flowactions_conformance.kit.support.compare import difference
+from flowactions_conformance.kit.support.compare import ADDED, difference
 from flowactions_conformance.kit.under_test import Flow, Login, Turn, World
 from flowactions_conformance.kit.values import Values
 from flowactions_conformance.receiver import Arrival
@@ -169,10 +169,20 @@ class Trial(Parts):
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
 
-    def same(self, actual: object, expected: object, message: str) -> None:
-        """Fails the check unless two JSON values are equal; the message ends with the first difference."""
-        found = difference(expected, actual)
-        self.expect(found is None, f"{message}: {found}", expected=expected, actual=actual)
+    def same(self, actual: object, expected: object, message: str, added: Sequence[str] = ()) -> None:
+        """Fails the check unless two JSON values are equal; the message ends with the first difference.
+
+        Args:
+            actual: what was observed.
+            expected: what it should be.
+            message: what is wrong, without the difference.
+            added: what usually causes it, if something was added; the check's own by default.
+        """
+        found = difference(expected, actual) or ""
+        # Of a long value, the difference is enough.
+        shown = (expected, actual) if len(repr(expected)) <= MAX_SHOWN else ("", "")
+        causes = added if found.endswith(ADDED) else ()
+        self.expect(not found, f"{message}: {found}", expected=shown[0], actual=shown[1], causes=causes)
 
     def answers(
         self,
@@ -255,9 +265,13 @@ class Trial(Parts):
         who: Login | None = None,
         host: Host | None = None,
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        noted: str = "",
         **sending: Any,
     ) -> httpx.Response:
-        """Send a request to a route of the plugin below the host's prefix, or to a whole URL; redirects are not followed."""
+        """Send a request to a route of the plugin below the host's prefix, or to a whole URL; redirects are not followed.
+
+        The timeline shows the method and the path, or what is ``noted`` in their place.
+        """
         host = host or self.host
         url = path if path.startswith(host.url) else f"{host.url}{host.prefix}{path}"
         path = url.removeprefix(host.url)
@@ -281,7 +295,7 @@ class Trial(Parts):
         if answer.status_code == 429 and b'"rate_limited"' not in answer.content:
             raise _limited(f"{method} {path} → 429 {answer.text[:500]}")
         self._saw_server_error |= answer.status_code >= 500
-        self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
+        self.note("host", f"{noted or f'{method} {path}'} → {answer.status_code} {answer.text[:200]}")
         return answer
 
     async def enqueue(self, name: str, host: Host | None = None, **fields: object) -> dict[str, Any]:

@@ -65,7 +65,11 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
         await trial.seed(flow)
         turns = await walked(trial, flow)
         ran = ["node", "skipped", "failed", "halting"]
-        trial.equal(trial.ran(), ran, "the nodes did not run, so nothing is known of what the user gets")
+        trial.equal(
+            trial.ran(),
+            ran,
+            "the nodes did not run once each, in their order, so nothing is known of what the user gets",
+        )
         for turn in turns:
             hides(trial, turn, words)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
@@ -43,6 +44,21 @@ FROM_PLUGIN: Final = "200 from the plugin"
 
 TOO_LARGE: Final = (
     "the host, a middleware or a proxy before it has a limit for bodies: the plugin's routes take up to two mebibytes",
+)
+REQUESTS: Final = (
+    "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
+    "the routes are called through an adapter that builds a new request: hand on scope, receive and send",
+)
+LONGEST_SECONDS: Final = 12.0
+"""Within which the slowest route of a plugin answers: that for tests of nodes."""
+GIVING_UP: Final = (
+    "the host, a middleware or a proxy before it ends requests that take long: the plugin's routes take up to twelve seconds",
+)
+REPEATING: Final = (
+    "a proxy, a middleware or a client within the host repeats what was answered with an error",
+)
+MERGING: Final = (
+    "several headers of one name are merged, or headers are kept in a dict: keep the list of headers",
 )
 REWRITING: Final = (
     "an error handler or middleware for the whole app rewrites answers: leave those of the plugins' routes alone",
@@ -117,6 +133,8 @@ class Exchange(NamedTuple):
     answer: bytes
     times: int = 1
     """How often ``answer`` stands in the answer."""
+    seconds: float = 0.0
+    """How long the plugin takes for it."""
 
 
 def _exchanges(trial: Trial) -> list[Exchange]:
@@ -153,23 +171,30 @@ def _exchanges(trial: Trial) -> list[Exchange]:
     profile="core",
     clause="contract: What a host does (Routes); http: HTTP routes; spec 5.2, 5.3, 5.4",
     causes=(
-        "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
-        "an error handler or middleware for the whole app rewrites answers: leave those of the plugins' routes alone",
-        "the routes are called through an adapter that builds a new request: hand on scope, receive and send",
-        "a proxy, a middleware or a client within the host repeats what was answered with an error",
-        "several Set-Cookie headers are merged into one, or headers are kept in a dict: keep the list of headers",
+        *REQUESTS,
+        *REWRITING,
+        *GIVING_UP,
+        *REPEATING,
+        *MERGING,
     ),
     covers=("headers",),
 )
 async def exchanges_pass(trial: Trial) -> None:
     """Drawn requests reach the plugin once and whole, and its answers the client: path, query, headers, cookies, body, status."""
     await trial.seed()
-    for number, exchange in enumerate(_exchanges(trial)):
-        await _exchanged(trial, exchange, f"{trial.token}-{number}")
+    slow = Exchange("nothing", "POST", "slow", "", [], b"", 200, [], b"slow", seconds=LONGEST_SECONDS)
+    beside = asyncio.create_task(_exchanged(trial, slow, f"{trial.token}-slow"))
+    try:
+        for number, exchange in enumerate(_exchanges(trial)):
+            await _exchanged(trial, exchange, f"{trial.token}-{number}")
+        await beside
+    finally:
+        beside.cancel()
 
 
 async def _exchanged(trial: Trial, exchange: Exchange, mark: str) -> None:
-    asked = {"status": exchange.status, "headers": exchange.answers, "times": exchange.times, "mark": mark}
+    asked: dict[str, Any] = {name: getattr(exchange, name) for name in ("status", "times", "seconds")}
+    asked |= {"headers": exchange.answers, "mark": mark}
     asked["body_base64"] = base64.b64encode(exchange.answer).decode()
     path = f"{ECHO}/{quote(exchange.end, safe='/%')}"
     headers = [*exchange.headers, (ASKED, base64.b64encode(json.dumps(asked).encode()).decode())]
@@ -191,7 +216,10 @@ async def _exchanged(trial: Trial, exchange: Exchange, mark: str) -> None:
             FROM_PLUGIN,
             causes,
         )
-    trial.equal(len(came), 1, f"{said} did not reach the plugin once")
+    trial.equal(len(came), 1, f"{said} did not reach the plugin once", REPEATING)
+    if exchange.seconds:
+        late = f"{said} after {exchange.seconds:g} seconds, is answered {answer.status_code}"
+        trial.answers(answer, exchange.status, late, causes=GIVING_UP)
     _as_sent(trial, exchange, came[0])
     _as_answered(trial, exchange, answer)
 
@@ -205,11 +233,17 @@ def _as_sent(trial: Trial, exchange: Exchange, came: Mapping[str, Any]) -> None:
     """Compare a request with what has reached the probe."""
     got, sent = str(came["path"]).partition(f"{ECHO}/")[2], unquote(exchange.end)
     trial.equal(
-        got, sent, f"a path that ends with {exchange.end!r} reached the plugin changed{text_change(sent, got)}"
+        got,
+        sent,
+        f"a path that ends with {exchange.end!r} reached the plugin changed{text_change(sent, got)}",
+        REQUESTS,
     )
     for name in ("method", "query"):
         trial.equal(
-            came[name], getattr(exchange, name), f"the {name} of a {exchange.method} reached the plugin changed"
+            came[name],
+            getattr(exchange, name),
+            f"the {name} of a {exchange.method} reached the plugin changed",
+            REQUESTS,
         )
     headers: dict[str, list[str]] = {}
     for name, value in came["headers"]:
@@ -220,25 +254,27 @@ def _as_sent(trial: Trial, exchange: Exchange, came: Mapping[str, Any]) -> None:
             ", ".join(headers.get(name, ["(none)"])),
             values,
             f"the header {name} reached the plugin changed, with {exchange.what}",
+            MERGING if "," in values else REQUESTS,
         )
-    how = "changed" if came["length"] == len(exchange.body) else "cut"
+    how = "cut" if came["length"] < len(exchange.body) else "changed"
     trial.expect(
         came["digest"] == sha256(exchange.body).hexdigest(),
         f"a body with {exchange.what} reached the plugin {how}",
         expected=f"{len(exchange.body)} bytes: {exchange.body[:SHOWN_BYTES]!r}",
         actual=f"{came['length']} bytes: {base64.b64decode(came['body'])!r}",
-        causes=TOO_LARGE if len(exchange.body) > PIECE_BYTES else (),
+        causes=TOO_LARGE if len(exchange.body) > PIECE_BYTES else REQUESTS,
     )
 
 
 def _as_answered(trial: Trial, exchange: Exchange, answer: httpx.Response) -> None:
     """Compare an answer with what the probe was asked for. A host may add headers; it changes none that the plugin gave."""
     status = exchange.status
-    trial.equal(answer.status_code, status, f"an answer with status {status} got another one")
+    trial.equal(answer.status_code, status, f"an answer with status {status} got another one", REWRITING)
     trial.equal(
         answer.content,
         exchange.answer * exchange.times,
         f"the body of an answer with status {status} was changed",
+        REWRITING,
     )
     for name, value in exchange.answers:
         got = answer.headers.get(name)
@@ -251,6 +287,7 @@ def _as_answered(trial: Trial, exchange: Exchange, answer: httpx.Response) -> No
                 got,
                 value,
                 f"the header {name} of an answer with status {status} was {'dropped' if got is None else 'changed'}",
+                REWRITING,
             )
     cookies = {
         first: {each.strip().lower() for each in rest.split(";")}
@@ -266,6 +303,7 @@ def _as_answered(trial: Trial, exchange: Exchange, answer: httpx.Response) -> No
         else f"the cookies of a plugin's answer lost their attributes {', '.join(lost)}",
         expected=[f"{each}; …" for each in wanted] if missing else sorted(COOKIE),
         actual=answer.headers.get_list("set-cookie"),
+        causes=MERGING if missing else REWRITING,
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from flowactions_conformance.kit.outcomes import NotTestable
-from flowactions_conformance.kit.probing.plugin import ROUTES
+from flowactions_conformance.kit.outcomes import CheckFailed, NotTestable
+from flowactions_conformance.kit.probing.plugin import OF_REQUESTS, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.compare import difference
+from flowactions_conformance.kit.support.credentials import unreadable
 from flowactions_conformance.kit.support.evidence import provides
 from flowactions_conformance.kit.support.pair import Pair
 from flowactions_conformance.kit.support.survey import OTHER_SECRET, SECRET, Survey
@@ -38,16 +39,69 @@ REFUSED: Final = "None, or an error"
 NOTHING_THERE: Final = frozenset({"OriginGone", "OriginUnknown", "QuestionRequired"})
 """Errors by which a method says that something does not exist."""
 
-BY_ALL_IDS: Final = (
-    "the method finds what it is asked for by one of its ids, or compares them in another form: look it up by all of them",
-    "the method answers from a cache, or from what was loaded at the start: look it up at each call",
+BY_ALL_IDS: Final = "the method finds what it is asked for by one of its ids, or compares them in another form: look it up by all of them"
+RAISES_FOR_NONE: Final = (
+    "the method raises for what does not exist, or for a header that it cannot read: return None"
 )
-PRINCIPALS: Final = (
-    "the principal names a fixed organization, or the first one that is found",
-    "the organization is taken from the request, without a look at who is its member",
-    "who calls is kept in a global or on the host object, so that requests at the same moment share it",
-    *BY_ALL_IDS,
+RAISES: Final = "the method itself fails: the place is behind the error"
+ANOTHERS: Final = (
+    "the method accepts a credential of another kind, one that it does not know, or one of somebody without that right",
+    "a credential is compared in a part, in another form, or against a column that is too short: compare all of it",
 )
+NOT_FOUND: Final[Mapping[str, str]] = {
+    "node": "Host.node looks only at a part of the flow: look into every loop, branch and sub-flow, however deep",
+    "signing_secret": "an own signing_secret does not know origins of this kind: call super().signing_secret(origin) for the rest",
+    "logic_action": "the method does not look for actions of this kind: rows have no node, and groups of nodes have one",
+}
+MISSES: Final = (
+    "the method looks in another place, or for another id, than the one under which the host keeps it"
+)
+DIFFERS: Final = (
+    "the answer is built from something else than what is stored, for example from fixed or default values",
+    "what is stored is changed on its way, for example by a serializer that drops or renames fields",
+)
+
+
+class When(NamedTuple):
+    """In what circumstances a method is asked.
+
+    Attributes:
+        words: the end of a sentence.
+        causes: what usually makes an answer wrong in them alone.
+    """
+
+    words: str
+    causes: tuple[str, ...]
+
+
+KEPT: Final = "the method answers from a cache, with the session, or from what was loaded at the start: look it up at each call"
+ALONE: Final = When("", ())
+CHANGED: Final = When(", of what was changed a moment ago", (KEPT,))
+NOW: Final = When("", (KEPT,))
+SHARED: Final = When(
+    ", while others are asked at the same moment",
+    ("who calls, or what is asked for, is kept in a global or on the host object",),
+)
+CANCELLED: Final = When(
+    " when its call is cancelled",
+    ("the method catches the cancellation, or every BaseException, and returns: let it out",),
+)
+AFTER_CANCELLED: Final = When(
+    " after a call was cancelled",
+    ("a lock or a connection that the cancelled call held is not given back: use async with",),
+)
+OUTAGE: Final = When(
+    " while the host's database fails; it has to raise",
+    (
+        "the method catches the error of its database and returns None, as for what does not exist: let the error out",
+        "the method raises OriginGone for an error of its database",
+    ),
+)
+AFTER_OUTAGE: Final = When(
+    " after its database had failed",
+    ("what was answered during the failure is cached, or a connection that failed is used again",),
+)
+NAMED: Final = When("", ("the organization is taken from the request, without a look at who is its member",))
 
 
 class Question(NamedTuple):
@@ -73,11 +127,31 @@ class Question(NamedTuple):
     path: str | None = None
     among: frozenset[str] = frozenset()
 
+    @property
+    def is_of_a_request(self) -> bool:
+        """Whether the method is given a request."""
+        return self.method in OF_REQUESTS
 
-class Raised(str):
-    """The name of what a method has raised."""
+    def __str__(self) -> str:
+        """Return the call."""
+        arguments = "request" if self.is_of_a_request else ", ".join(map(repr, self.arguments))
+        return f"{self.method}({arguments})"
 
-    __slots__ = ()
+
+class Raised(NamedTuple):
+    """What a method has raised.
+
+    Attributes:
+        name: of the error.
+        told: what it says, and where it was raised.
+    """
+
+    name: str
+    told: str = ""
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
 
 
 class Answers:
@@ -100,62 +174,91 @@ class Answers:
             "cancel": cancel,
         }
         answer = await trial.request(
-            "POST", f"{ROUTES}/ask", who=question.who, json={**body, **sending.pop("json", {})}, **sending
+            "POST",
+            f"{ROUTES}/ask",
+            who=question.who,
+            json={**body, **sending.pop("json", {})},
+            noted=f"Host.{question.method} for {question.about}",
+            **sending,
         )
         trial.answers(answer, 200, "the probe cannot ask a method of the host")
         told = answer.json()
         if told["raised"]:
-            return Raised(told["raised"])
+            return Raised(told["raised"], told["told"])
         if question.among and isinstance(told["value"], list):
-            return sorted({each.get("id") for each in told["value"]} & question.among)
+            return sorted(each["id"] for each in told["value"] if each.get("id") in question.among)
         if isinstance(told["value"], dict):
             told["value"].get("agentIds", []).sort()
         return told["value"]
 
-    async def compare(self, questions: Sequence[Question], when: str = "") -> None:
+    async def compare(self, questions: Sequence[Question], when: When = ALONE) -> None:
         """Ask one question after the other."""
         for question in questions:
             self.judge(question, await self.ask(question), when)
 
-    def judge(self, question: Question, seen: Any, when: str = "") -> None:
+    def judge(self, question: Question, seen: Any, when: When = ALONE) -> None:
         """Compare an answer.
 
         Raises:
             CheckFailed: it is another one.
         """
-        expected, told = question.expected, seen
-        if expected == REFUSED:
+        wanted, shown, how = question.expected, seen, ""
+        if wanted == REFUSED:
             right = seen is None or isinstance(seen, Raised)
-        elif isinstance(expected, dict) and isinstance(seen, dict):
-            told = {name: seen.get(name) for name in expected}
-            right = difference(expected, told) is None
+        elif isinstance(wanted, Raised) or isinstance(seen, Raised):
+            right = type(wanted) is type(seen) and wanted.name == seen.name
         else:
-            right = (
-                isinstance(expected, Raised) == isinstance(seen, Raised)
-                and difference([expected], [seen]) is None
-            )
-        shown = f"an error ({told})" if isinstance(told, Raised) else repr(told)
-        self._trial.expect(
-            right,
-            f"Host.{question.method} answers {shown[:300]} for {question.about}{when}",
-            expected=expected,
-            actual=seen,
+            if isinstance(wanted, dict) and isinstance(seen, dict):
+                shown = {name: seen.get(name) for name in wanted}
+                how = difference(wanted, shown) or ""
+            right = difference([wanted], [shown]) is None
+        if right:
+            return
+        said = f"answers {'something else' if how else 'something' if isinstance(seen, dict) else repr(seen)[:300]}"
+        if isinstance(seen, Raised):
+            said, shown = f"raises {seen}", seen.told
+        raise CheckFailed(
+            f"Host.{question.method} {said} for {question.about}{when.words}{how and f': {how[:300]}'}",
+            expected=f"{question} → {wanted}",
+            actual=shown,
+            causes=when.causes if when.causes and not _failed(seen) else _causes(question, seen),
         )
 
     async def at_once(self, questions: Sequence[Question]) -> None:
         """Ask all questions at the same moment, several times."""
         asked = self._trial.values.draw.sample([*questions] * AT_ONCE, len(questions) * AT_ONCE)
         for question, seen in zip(asked, await asyncio.gather(*map(self.ask, asked)), strict=True):
-            self.judge(question, seen, ", while others are asked at the same moment")
+            self.judge(question, seen, SHARED)
 
     async def cancelled(self, questions: Sequence[Question]) -> None:
         """Cancel calls as the plugin does those that are late. Each has to end by that, and the next one to answer."""
         for question in questions:
             for turns in CANCELLED_AFTER:
                 seen = await self.ask(question, turns)
-                if seen != Raised("CancelledError"):
-                    self.judge(question, seen, " when its call is cancelled")
-                self.judge(question, await self.ask(question), " after a call was cancelled")
+                if not isinstance(seen, Raised) or seen.name != "CancelledError":
+                    self.judge(question, seen, CANCELLED)
+                self.judge(question, await self.ask(question), AFTER_CANCELLED)
+
+
+def _failed(seen: Any) -> bool:
+    """Whether a method failed, and did not say by an error that something does not exist."""
+    return isinstance(seen, Raised) and seen.name not in NOTHING_THERE
+
+
+def _causes(question: Question, seen: Any) -> tuple[str, ...]:
+    """Return what usually causes an answer, of a method that was asked alone."""
+    nothing_due = question.expected is None or question.expected == REFUSED
+    if isinstance(seen, Raised):
+        return (RAISES_FOR_NONE,) if nothing_due else (RAISES,)
+    if isinstance(question.expected, Raised):
+        return (f"the method does not raise {question.expected} for what only a further id can tell",)
+    if nothing_due:
+        return ANOTHERS if question.is_of_a_request else (BY_ALL_IDS,)
+    if isinstance(seen, list) and len(set(seen)) < len(seen):
+        return ("an agent is answered once for each of its flows, as a join gives it: answer each agent once",)
+    if seen is None:
+        return (*filter(None, [NOT_FOUND.get(question.method)]), MISSES)
+    return DIFFERS
 
 
 class Asked:
@@ -177,6 +280,7 @@ class Asked:
         )
         self.other_node = trial.webhook("other-node", webhookSecret=trial.id("other-secret"))
         self.flow = trial.flow(trial.step("a"), self.node)
+        self.second_uses = False
         self.two_tenants = "tenancy" in trial.session.claims
         self.has_backends = provides(trial, "api_principal")
 
@@ -184,13 +288,15 @@ class Asked:
         """Has the host make it; of several organizations, if the host has them."""
         trial = self.trial
         logins = (self.reader, *(backends or ((self.backend,) if self.has_backends else ())))
-        # A flow of the second agent without a webhook.
-        idle = trial.flow(trial.probe("idle-node"), name="idle", agent=self.second.id)
+        # A flow of the second agent, with a webhook or without, and another one of the first.
+        first = trial.webhook("idle-node") if self.second_uses else trial.probe("idle-node")
+        idle = trial.flow(first, name="idle", agent=self.second.id)
+        more = trial.flow(trial.webhook("more-node"), name="more")
         if not self.two_tenants:
-            world = trial.world(self.flow, idle, agents=(self.second,), logins=logins)
+            world = trial.world(self.flow, idle, more, agents=(self.second,), logins=logins)
         else:
             theirs = (self.pair.backend(self.pair.other),) if self.has_backends else ()
-            flows = (self.flow, idle, self.pair.flow(self.other_node, other=True))
+            flows = (self.flow, idle, more, self.pair.flow(self.other_node, other=True))
             world = self.pair.world(*flows, agents=(self.second,), logins=(*logins, *theirs))
         await trial.seed(world=replace(world, experiences=experiences))
 
@@ -219,6 +325,19 @@ class Asked:
             ]
         return self._provided(asked)
 
+    async def unreadable(self) -> list[Question]:
+        """Return questions for who calls, by credentials that nobody was given, or that cannot be read."""
+        methods = {"dashboard_principal": self.trial.author, "operator": self.trial.author}
+        if self.has_backends:
+            methods["api_principal"] = self.backend
+        return self._provided(
+            [
+                self._who(method, about, None, sending={"headers": headers})
+                for method, who in methods.items()
+                for about, headers in unreadable(await self.trial.call("headers", who))
+            ]
+        )
+
     def things(self) -> list[Question]:
         """Return questions for agents and nodes."""
         trial, of = self.trial, self.trial.of_host
@@ -228,7 +347,12 @@ class Asked:
         asked = [
             Question("agent", "an agent", {"id": agent, "organizationId": org}, (agent,)),
             Question("agent", "an agent that does not exist", None, (nowhere,)),
-            self._using("the type 'webhook'", [agent], org, "webhook"),
+            self._using(
+                "the type 'webhook'",
+                sorted([agent, of(self.second.id)] if self.second_uses else [agent]),
+                org,
+                "webhook",
+            ),
             self._using("a type that no flow uses", [], org, "chat_message"),
             self._using("the beginning of a type", [], org, "web"),
             Question("node", "a node", saved, (org, flow, node)),
@@ -245,21 +369,29 @@ class Asked:
                 asked.append(Question("node", f"a node's id {how}", None, (org, flow, form(node))))
         return self._provided(asked)
 
-    async def in_sub_flows(self) -> list[Question]:
-        """Return questions for nodes of sub-flows, by the flow that is opened; the host makes these flows."""
+    async def in_sub_flows(self, change: int = 0) -> list[Question]:
+        """Return questions for nodes of sub-flows, by the flow that is opened; the host makes these flows.
+
+        Args:
+            change: the number of the change of the sub-flows, each saved alone, by which their nodes get other secrets.
+        """
         trial, of = self.trial, self.trial.of_host
         if "loops" not in trial.session.claims or "subflow" in trial.session.lacks:
             return []
-        nodes = [trial.webhook(f"deep-{depth}", webhookSecret=trial.id(f"deep-{depth}")) for depth in range(4)]
+        nodes = [
+            trial.webhook(name, webhookSecret=trial.id(f"{name}-{change if depth else 0}"))
+            for depth, name in enumerate(("deep-0", "deep-1", "deep-2", "deep-3"))
+        ]
         inner: Flow | None = None
         for depth in (3, 2, 1, 0):
             below = [] if inner is None else [SubFlow(id=trial.id(f"into-{depth + 1}"), flow=inner.id)]
             inner = trial.flow(trial.step(f"at-{depth}"), nodes[depth], *below, name=f"level-{depth}")
-            await trial.seed(inner)
+            if depth or not change:
+                await trial.seed(inner)
         return [
             Question(
                 "node",
-                f"a node that is {depth} sub-flows deep in the flow",
+                f"a node that is {depth} sub-flows deep in the flow{trial.stands(f'deep-{depth}')}",
                 {"id": of(node.id), "type": "webhook", "config": node.config},
                 (of(trial.organization), of(trial.id("level-0")), of(node.id)),
             )
@@ -341,15 +473,17 @@ class Asked:
     profile="core",
     clause="contract: What a host provides, What a host does (Credentials, Tenants)",
     causes=(
-        "a right, or the agents of a backend, are kept with the session or in a cache: read them at each request",
-        *BY_ALL_IDS,
+        KEPT,
+        BY_ALL_IDS,
     ),
 )
 async def methods_answer_what_is_asked(trial: Trial) -> None:
     """Each method of the host answers with what it is asked for as it is now, and None for what does not exist."""
     world, answers = Asked(trial), Answers(trial)
     await world.seed()
-    await answers.compare([*world.people(), *world.things(), *await world.in_sub_flows()])
+    await answers.compare([*world.people(), *await world.unreadable()])
+    await answers.compare([*world.things(), *await world.in_sub_flows()])
+    await answers.compare(await world.in_sub_flows(1), CHANGED)
     own = {"organizationId": trial.of_host(trial.organization)}
     for number in range(CHANGES):
         # At once after another question for it: what is kept for a second is kept too long.
@@ -357,15 +491,17 @@ async def methods_answer_what_is_asked(trial: Trial) -> None:
             world.node, config={**world.node.config, "webhookSecret": trial.id(f"secret-{number}")}
         )
         world.flow = trial.flow(trial.step("a"), world.node)
+        world.second_uses = number == 0
         await world.seed()
-        asked = [each for each in world.things() if each.method in {"node", "signing_secret"} and each.expected]
-        await answers.compare(asked, ", whose config was changed a moment ago")
+        changed = {"node", "signing_secret", "agents_using"}
+        asked = [each for each in world.things() if each.method in changed and each.expected]
+        await answers.compare(asked, CHANGED)
     for may in (True, False):
         world.reader = replace(world.reader, may_change=may)
         about = f"a person whose right to change things was {'given' if may else 'taken away'} a moment ago"
         await world.seed()
         await answers.compare(
-            [Question("dashboard_principal", about, {**own, "mayChange": may}, who=world.reader)]
+            [Question("dashboard_principal", about, {**own, "mayChange": may}, who=world.reader)], NOW
         )
     if world.has_backends:
         first, second = trial.agent, world.second.id
@@ -374,21 +510,22 @@ async def methods_answer_what_is_asked(trial: Trial) -> None:
             told = {**own, "allAgents": False, "agentIds": [trial.of_host(each) for each in allowed]}
             about = f"a backend that may address {', '.join(allowed) or 'no agent'} now"
             await world.seed(backends=[backend])
-            await answers.compare([Question("api_principal", about, told, who=backend)])
+            await answers.compare([Question("api_principal", about, told, who=backend)], NOW)
 
 
 @check(
     "METHODS-2",
     profile="tenancy",
     clause="contract: What a host does (Tenants), What a host provides",
-    causes=PRINCIPALS,
+    causes=(*NAMED.causes, BY_ALL_IDS),
 )
 async def methods_keep_organizations_apart(trial: Trial) -> None:
     """Whatever a request or a plugin names, each method answers with what belongs to the organization, also for others at once."""
     world, answers = Asked(trial), Answers(trial)
     await world.seed()
     asked = [*world.people(), *world.things(), *world.of_others()]
-    await answers.compare([*asked, *world.named()])
+    await answers.compare(asked)
+    await answers.compare(world.named(), NAMED)
     await answers.at_once(asked)
 
 
@@ -418,7 +555,18 @@ async def logic_actions_are_found_by_all_ids(trial: Trial) -> None:
         for name in ("a", "z")
     ]
     await world.seed(twins[0], survey.experience(row, group, question), twins[1])
-    await Answers(trial).compare([*_of_rows(world, survey, row, twins), *_of_groups(survey, group, question)])
+    asked = [*_of_rows(world, survey, row, twins), *_of_groups(survey, group, question)]
+    secrets = [
+        Question(
+            "signing_secret",
+            each.about,
+            each.expected["secret"],
+            ({"kind": "logic_action", "ref": each.arguments[0]},),
+        )
+        for each in asked
+        if isinstance(each.expected, dict) and "secret" in each.expected
+    ]
+    await Answers(trial).compare([*asked, *secrets])
 
 
 def _of_rows(world: Asked, survey: Survey, row: Trigger, twins: Sequence[Experience]) -> list[Question]:
@@ -466,7 +614,7 @@ def _of_groups(survey: Survey, group: Trigger, asked: Trigger) -> list[Question]
     return [
         Question("logic_action", about, expected, (fields,))
         for about, expected, fields in (
-            ("a node's trigger group", {"url": trial.hook("of-group")}, plain),
+            ("a node's trigger group", {"url": trial.hook("of-group"), "secret": SECRET}, plain),
             ("an action behind the last one of a node's group", None, {**plain, "actionIndex": 1}),
             ("a trigger group that does not exist", None, {**plain, "nodeTriggerGroupId": nowhere}),
             ("a node that does not exist", None, {**plain, "nodeId": nowhere}),
@@ -485,11 +633,7 @@ def _of_groups(survey: Survey, group: Trigger, asked: Trigger) -> list[Question]
     "METHODS-4",
     profile="core",
     clause="contract: What a host provides (methods may be called concurrently)",
-    causes=(
-        "the method catches the cancellation, or every BaseException, and returns: let it out",
-        "a lock or a connection that the call held is not given back: use async with",
-        "what the call is for is kept in a global or on the host object",
-    ),
+    causes=(*SHARED.causes, *CANCELLED.causes, *AFTER_CANCELLED.causes),
 )
 async def methods_bear_others_and_their_end(trial: Trial) -> None:
     """Methods that are called at the same moment, and after a call that was cancelled, answer as they do alone."""
@@ -505,10 +649,7 @@ async def methods_bear_others_and_their_end(trial: Trial) -> None:
     profile="durability",
     alone=True,
     clause="contract: What a host provides (None and errors)",
-    causes=(
-        "the method catches the error of its database and returns None, as for what does not exist: let the error out",
-        "the method raises OriginGone for an error of its database",
-    ),
+    causes=OUTAGE.causes,
 )
 async def methods_raise_during_an_outage(trial: Trial) -> None:
     """While the host's own database fails, its methods raise: none of them says that something does not exist."""
@@ -526,13 +667,13 @@ async def methods_raise_during_an_outage(trial: Trial) -> None:
     async with _outage(trial):
         for question in asked:
             seen = await answers.ask(question)
-            if isinstance(seen, Raised) and seen not in NOTHING_THERE:
+            if _failed(seen):
                 failed.add(question.method)
             else:
-                answers.judge(question, seen, " while the host's database fails; it has to raise")
+                answers.judge(question, seen, OUTAGE)
     if not failed:
         raise NotTestable("fail_database(True) has no effect: no method of the host has raised")
-    await answers.compare(asked, " after its database had failed")
+    await answers.compare(asked, AFTER_OUTAGE)
 
 
 @asynccontextmanager

@@ -49,6 +49,12 @@ LATE: Final = Difference(
     "action nodes had not run when open() returned",
     cause="the host starts reach() in the background and answers before it has ended: await it",
 )
+SAME_RUN: Final = Difference(
+    "session",
+    "open() returned the session of another run, of the same user and content",
+    "a session, and a run, of its own",
+    cause="the host takes a second opening for the first one sent again: each opening is a run, and run_id is new for every run",
+)
 NOT_PACED: Final = (
     "pacing is left out of Walk, whose default is eager: pass Deferred(next_step_id) in a client-paced flow"
 )
@@ -65,6 +71,7 @@ class Walks:
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
         self._runs: dict[str, str] = {}
+        self._sessions: set[str] = set()
         self._sent: dict[str, list[tuple[Passage, str, str]]] = {}
 
     async def seed(self, flows: Iterable[Drawn]) -> None:
@@ -149,6 +156,9 @@ class Walks:
             return mine[sum(map(len, seen)) :]
 
         turn = await trial.open(drawn.flow, user=user, content=content)
+        if turn.session in self._sessions:
+            return SAME_RUN
+        self._sessions.add(turn.session)
         if drawn.flow.pacing == "eager":
             due = len(wanted.probes[0])
             if len(new()) < due and await _comes(lambda: len(new()) >= due):
@@ -240,8 +250,14 @@ class Walks:
             self._runs[each] = content
         return None
 
-    def _arrived(self, hook: str, count: int) -> bool:
-        return len(self._trial.arrivals(hook)) >= count
+    def _lost(self, passage: Passage) -> bool:
+        """Whether `Host.node` has answered None for a webhook, so that it waits."""
+        node = self._trial.of_host(passage.item.id)
+        return any(each.data["lost"] and each.data["node"] == node for each in self._trial.reports("host_call"))
+
+    def _arrived(self, hook: str, count: int, passage: Passage) -> bool:
+        """Whether so many webhooks of a node have arrived, or none of them can any more."""
+        return len(self._trial.arrivals(hook)) >= count or self._lost(passage)
 
     async def sent(self) -> None:
         """Wait for the webhooks of all runs, and compare them."""
@@ -260,9 +276,16 @@ class Walks:
                     NODE_FINDS,
                 )
             await trial.until(
-                partial(self._arrived, hook, len(due)),
+                partial(self._arrived, hook, len(due), passage),
                 f"the webhook of {passage} did not arrive for each passage",
                 expected=f"{len(due)} requests",
+                causes=causes,
+            )
+            trial.expect(
+                len(trial.arrivals(hook)) >= len(due),
+                f"the webhook of {passage} waits: Host.node answers None, and not the node",
+                expected="the node as its flow has it now, by the organization, the opened flow and the node's id",
+                actual=None,
                 causes=causes,
             )
             arrivals = trial.arrivals(hook)
@@ -332,6 +355,8 @@ async def each_walked(trial: Trial, flows: list[Drawn], most: int | None = None)
     for _ in range(2):
         await walks.walk(flows[0], "Ada", "again")
     await walks.sent()
+    one, other = await asyncio.gather(*(trial.open(flows[0].flow, "Ada", "again") for _ in range(2)))
+    trial.expect(one.session != other.session, f"{SAME_RUN.what}, at the same moment", causes=(SAME_RUN.cause,))
 
 
 async def halted(trial: Trial, flows: list[Drawn]) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from flowactions_conformance.kit.checks.edit import KEPT
+from flowactions_conformance.kit.checks.methods import Answers, Question
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.plugin import PROBLEM
 from flowactions_conformance.kit.registry import check
@@ -21,10 +22,18 @@ MASK: Final = "••••••••"
 TOLD: Final = (
     "the host saves without asking actions.check, or POST /integrations/nodes/check",
     "it shows only some of the problems, or only their messages: hand them on as they are",
+    "it checks only the nodes at the top of a flow, and not those in loops and branches",
+)
+FILLED: Final = (
+    "a save fills in what an author left out, for example with defaults of the type's schema: the plugin has its own",
+)
+MERGED: Final = (
+    "the preview is of the config that is saved, or of both together: it is of the one in the form",
 )
 PREVIEWED: Final = (
     "the preview is made by the host from the config: it is actions.preview, or POST /integrations/nodes/preview",
     "the host adds the config, or the secret, to what the plugin answers",
+    *MERGED,
 )
 
 
@@ -40,25 +49,25 @@ async def tells_problems(trial: Trial) -> None:
     flow = trial.flow(*bad)
     await trial.seed(trial.flow())
     shown: Sequence[Mapping[str, Any]] = await trial.call("save", trial.author, flow)
-    expected = [
-        *(
-            {"path": ["text"], "code": f"probe_{severity}", "message": PROBLEM, "severity": severity}
-            for severity in ("error", "warning")
-        ),
-        *[problem for node in bad[2:] for problem in await _checked(trial, node)],
+    expected: list[tuple[str, dict[str, Any]]] = [
+        (name, {"path": ["text"], "code": f"probe_{severity}", "message": PROBLEM, "severity": severity})
+        for name, severity in (("probe", "error"), ("warned", "warning"))
     ]
-    for problem in expected:
+    for name, node in (("no-url", bad[2]), ("bad-json", bad[3])):
+        expected += [(name, problem) for problem in await _checked(trial, node)]
+    for name, problem in expected:
         known = {name: value for name, value in problem.items() if value is not None}
         trial.expect(
             any(
                 all(name in one and difference(known[name], one[name]) is None for name in known)
                 for one in shown
             ),
-            f"the author is not shown the problem {problem['code']!r} as the plugin tells it",
+            f"the author is not shown the problem {problem['code']!r} of the node {name}{trial.stands(name)} as the plugin tells it",
             expected=known,
             actual=[problem_ for problem_ in shown if problem_.get("code") == problem["code"]] or list(shown),
         )
-    codes = {problem["code"] for problem in expected}
+    _for_the_agent(trial, "checked")
+    codes = {problem["code"] for _, problem in expected}
     shown = await trial.call("save", trial.author, trial.flow(trial.probe("probe"), trial.webhook("good")))
     left = [problem for problem in shown if problem.get("code") in codes]
     trial.equal(left, [], "the author is shown problems that were corrected")
@@ -71,20 +80,22 @@ async def tells_problems(trial: Trial) -> None:
     causes=(
         *KEPT,
         "a save drops fields by their names, for example those that end with Secret: keep what an author has written",
+        *FILLED,
         "saving a flow gives its nodes new ids: deliveries that wait for their secret find no node any more",
     ),
     covers=("configs",),
 )
 async def runs_what_was_saved(trial: Trial) -> None:
     """What an author saves is what runs: the newest config, as it was written, in a node that keeps its id."""
-    await trial.seed(trial.flow())
-    old = trial.flow(trial.step("a"), trial.probe("first"), trial.probe("second", text="old", removed=1))
+    bare = Action(id=trial.id("bare"), type="webhook", config={"webhookUrl": trial.hook("bare")})
+    await trial.seed(trial.flow(bare))
+    old = trial.flow(bare, trial.step("a"), trial.probe("first"), trial.probe("second", text="old", removed=1))
     await trial.call("save", trial.author, old)
     secrets = {name: trial.id(name) for name in ("probeSecret", "unknownSecret")}
     config = trial.values.config()
     # Three of them: where a host has loops and branches, one stands at the top of the flow, one in a loop, and one in a branch.
     new = [trial.probe(name, **config, **secrets) for name in ("second", "third", "fourth")]
-    kept: list[Item] = [trial.step("a"), trial.probe("first"), trial.step("b"), *new]
+    kept: list[Item] = [bare, trial.step("a"), trial.probe("first"), trial.step("b"), *new]
     ids: list[str] = []
     for items, how in (
         (kept, ""),
@@ -98,15 +109,17 @@ async def runs_what_was_saved(trial: Trial) -> None:
         reached = {
             event.data["node"]["config"].get("name"): event.data["node"] for event in trial.reached()[before:]
         }
-        names = [item.config["name"] for item in items if isinstance(item, Action)]
-        trial.equal(list(reached), names, "the saved flow did not run its nodes")
-        for node in new:
-            name = node.config["name"]
-            message = f"what was saved{trial.stands(name)} does not run as it was saved"
-            trial.same(reached[name]["config"], node.config, message)
+        nodes = {item.config["name"]: item for item in items if isinstance(item, Action) and item != bare}
+        trial.equal(list(reached), list(nodes), "the saved flow did not run its nodes")
+        for name, node in nodes.items():
+            message = f"the node {name}{trial.stands(name)} does not run as it was saved"
+            trial.same(reached[name]["config"], node.config, message, FILLED)
         found = [reached[name]["id"] for name in ("first", "second")]
         ids = ids or found
         trial.equal(found, ids, f"{how} has other node ids than before, of nodes that were not changed")
+    given = tuple(map(trial.of_host, (trial.organization, trial.flow().id, bare.id)))
+    about = f"a webhook that was saved with nothing but its URL{trial.stands('bare')}"
+    await Answers(trial).compare([Question("node", about, {"type": bare.type, "config": bare.config}, given)])
 
 
 @check("SAVING-3", profile="editing", clause="contract: What a host does (Configs), Drafts", causes=PREVIEWED)
@@ -127,7 +140,9 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
     flow = trial.flow(probe, webhook)
     # What is saved is another config than the one that its author sees now.
     await trial.seed(
-        trial.flow(trial.probe("probe", text="saved"), trial.webhook("webhook", webhookBody='"saved"'))
+        trial.flow(
+            trial.probe("probe", text="saved", removed=1), trial.webhook("webhook", webhookBody='"saved"')
+        )
     )
     shown: Mapping[str, Any] = await trial.call("preview", trial.author, flow.id, probe)
     told = str(shown.get("text"))
@@ -155,11 +170,18 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
         )
     trial.equal(len(trial.reached()), 0, "a preview has run the node")
     (made,) = trial.reached(kind="previewed")
-    trial.equal(
-        (made.data["walk"]["organizationId"], made.data["agent"]),
-        (trial.of_host(trial.organization), trial.of_host(trial.agent)),
-        "the preview was made for another organization or agent",
+    trial.same(
+        made.data["node"]["config"],
+        {**probe.config, "probeSecret": MASK},
+        "the preview is of another config than the author has in the form",
+        MERGED,
     )
+    trial.equal(
+        made.data["walk"]["organizationId"],
+        trial.of_host(trial.organization),
+        "the preview was made for another organization",
+    )
+    _for_the_agent(trial, "previewed")
 
 
 @check(
@@ -215,6 +237,18 @@ async def only_authors_save(trial: Trial) -> None:
                 *trial.check.causes,
             ),
         )
+
+
+def _for_the_agent(trial: Trial, kind: str) -> None:
+    """Look for whose agent the plugin was asked."""
+    trial.equal(
+        {each.data["agent"] for each in trial.reached(kind=kind)},
+        {trial.of_host(trial.agent)},
+        f"a node was {kind} for another agent than the one whose flow is edited",
+        causes=(
+            "NodeDraft has the first agent of the organization, or the flow's id: give it the agent of the flow",
+        ),
+    )
 
 
 async def _checked(trial: Trial, node: Action) -> list[dict[str, Any]]:

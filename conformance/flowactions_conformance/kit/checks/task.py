@@ -20,6 +20,10 @@ from flowactions_conformance.kit.trial import Trial
 LIFESPAN = (
     "the lifespan of FlowActions is not entered: lifespan=[actions.lifespan], or actions.wrap around the app"
 )
+OPENED_LATE = (
+    "the lifespan is opened at the first request, or in a task that the start does not wait for",
+    "another app is mounted around this one, and its server does not pass the lifespan on: enter it by hand",
+)
 ROUNDS: Final = 5
 """How often a method of the host is called at least, before anything is said of it."""
 LEFT_OPEN = "the lifespan is entered by hand and never left: use async with, or give it to the framework"
@@ -31,8 +35,7 @@ LEFT_OPEN = "the lifespan is entered by hand and never left: use async with, or 
     clause="contract: Lifetime and event loop",
     causes=(
         LIFESPAN,
-        "the lifespan is opened at the first request, or in a task that the start does not wait for",
-        "another app is mounted around this one, and its server does not pass the lifespan on: enter it by hand",
+        *OPENED_LATE,
     ),
 )
 async def is_open_before_the_first_request(trial: Trial) -> None:
@@ -49,6 +52,7 @@ async def is_open_before_the_first_request(trial: Trial) -> None:
         min(opened) <= host.reports_at_start,
         "the lifespan of the plugins is opened only after the app has started to serve",
         actual="the probe's was opened later",
+        causes=OPENED_LATE,
     )
     await _runs_once(trial, host)
 

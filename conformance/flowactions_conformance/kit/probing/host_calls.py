@@ -1,4 +1,4 @@
-"""What plugins ask of the host, seen from inside it: calls that raise, and calls that keep the event loop to themselves."""
+"""What plugins ask of the host, seen from inside it: calls that raise or find no node, and calls that keep the event loop to themselves."""
 
 from __future__ import annotations
 
@@ -64,22 +64,27 @@ class HostCalls:
         @functools.wraps(getattr(host, name))
         async def call(*arguments: Any) -> Any:
             steps = _Steps(own or getattr(type(host), name).__get__(host), arguments)
-            raised = ""
+            raised, answer = "", None
             try:
-                return await steps
+                answer = await steps
             except Exception as exc:
                 raised = type(exc).__name__
                 raise
+            else:
+                return answer
             finally:
                 self._calls[name] += 1
                 is_slow = steps.longest >= SLOW_SECONDS
                 self._slow[name] += is_slow
-                if is_slow or raised:
+                lost = name == "node" and answer is None and not raised
+                if is_slow or raised or lost:
                     await self._report(
                         "host_call",
                         method=name,
                         node=arguments[-1] if name == "node" else getattr(arguments[0], "node_id", None),
+                        flow=arguments[1] if name == "node" else None,
                         raised=raised,
+                        lost=lost,
                         seconds=steps.longest,
                         calls=self._calls[name],
                         slow=self._slow[name],

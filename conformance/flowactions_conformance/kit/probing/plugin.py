@@ -11,8 +11,10 @@ import base64
 import hmac
 import json
 import os
+import re
 import secrets
 import ssl
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache
@@ -72,6 +74,9 @@ ICON: Final = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 8 8"><path d
 REPORT_SECONDS: Final = 60.0
 STRUCTS: Final[Mapping[str, Any]] = {"logic_action": LogicActionRef, "signing_secret": Origin}
 """Arguments of the host's methods that are structs."""
+TOLD_CHARACTERS: Final = 300
+NOT_THE_HOSTS: Final = re.compile(r"[/\\\\](site-packages|asyncio|probing)[/\\\\]")
+"""In the path of a file that is not the host's own."""
 OF_REQUESTS: Final = frozenset({"dashboard_principal", "api_principal", "operator"})
 ATTEMPTS: Final = 3
 """A connection is cut that `serve-env` has taken just before it hands over, and a new one waits for the run."""
@@ -100,6 +105,7 @@ class Answering(Struct, kw_only=True):
     body_base64: str = ""
     times: int = 1
     headers: list[tuple[str, str]] = []
+    seconds: float = 0.0
     mark: str
     """Of the report of the request."""
 
@@ -290,6 +296,7 @@ class _State:
         severity = draft.node.config.get("problem")
         if not severity:
             return ()
+        await self.report("checked", node=msgspec.to_builtins(draft.node), agent=draft.agent_id)
         return (ConfigProblem(path=("text",), code=f"probe_{severity}", message=PROBLEM, severity=severity),)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
@@ -339,7 +346,7 @@ class _State:
         raise RuntimeError("the kit has asked the probe's task to crash")
 
     async def ask(self, scope: Mapping[str, Any], asking: Asking) -> dict[str, Any]:
-        """Call a method of the host; return its answer, or the name of what it raised."""
+        """Call a method of the host; return its answer, or what it raised."""
         arguments = [
             msgspec.convert(each, STRUCTS[asking.method]) if isinstance(each, dict) else each
             for each in asking.arguments
@@ -353,8 +360,9 @@ class _State:
         if asking.cancel is not None:
             call.cancel()
         await asyncio.wait({call})
-        if call.cancelled() or (error := call.exception()) is not None:
-            return {"raised": "CancelledError" if call.cancelled() else type(error).__name__, "value": None}
+        if call.cancelled() or call.exception() is not None:
+            error: Any = asyncio.CancelledError() if call.cancelled() else call.exception()
+            return {"raised": type(error).__name__, "told": _told(error), "value": None}
         return {"raised": "", "value": msgspec.to_builtins(call.result(), enc_hook=repr)}
 
     def crash(self) -> bool:
@@ -362,6 +370,15 @@ class _State:
         if self._told_to_crash is not None:
             self._told_to_crash.set()
         return self._told_to_crash is not None
+
+
+def _told(error: BaseException) -> str:
+    """Return an error as text, with the last place that is neither the kit's nor a library's."""
+    frames = [
+        each for each in traceback.extract_tb(error.__traceback__) if not NOT_THE_HOSTS.search(each.filename)
+    ]
+    at = f", at {frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+    return f"{type(error).__name__}: {error}"[:TOLD_CHARACTERS] + at
 
 
 def _only_with(token: str) -> Guard:
@@ -422,6 +439,7 @@ def _routes(state: _State) -> Router:
         answer = msgspec.json.decode(base64.b64decode(asked), type=Answering)
         whole = {"length": len(body), "digest": sha256(body).hexdigest()}
         await state.report("answered", mark=answer.mark, request={**arrived, **whole})
+        await asyncio.sleep(answer.seconds)
         return _answer(answer)
 
     @post("/enqueue", status_code=200)

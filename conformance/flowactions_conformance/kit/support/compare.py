@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import httpx
+
+ADDED: Final = "which was not there"
+"""The end of a difference by which something was added."""
 
 
 def difference(expected: object, actual: object, path: str = "") -> str | None:
@@ -64,7 +67,7 @@ def _of_objects(expected: Mapping[Any, Any], actual: object, path: str, where: s
         if found is not None:
             return found
     added = sorted(str(name) for name in actual if name not in expected)
-    return f"{where} has {', '.join(added)}, which was not there" if added else None
+    return f"{where} has {', '.join(added)}, {ADDED}" if added else None
 
 
 def json_object(answer: httpx.Response) -> Mapping[str, Any]:

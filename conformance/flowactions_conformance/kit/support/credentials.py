@@ -17,6 +17,34 @@ _PARTS: Final = re.compile(r"([.:|])")
 _UNSIGNED: Final = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').decode().rstrip("=")
 
 
+GARBAGE: Final = (
+    "garbage",
+    "a.b.c",
+    "eyJhbGciOiJub25lIn0.e30.",
+    "%00",
+    "\xff\xfe\xe9",
+    "' OR 1=1 --",
+    "%",
+    "x" * 4_000,
+)
+"""Values of a credential that no host has given to anybody."""
+HEADERS: Final = ("", "Bearer", "garbage", "Basic Og==", "Bearer a b", 'Digest username="x"')
+"""Values of the header Authorization that hold none."""
+
+
+def unreadable(own: Headers) -> Iterator[tuple[str, Headers]]:
+    """Yield headers with credentials that nobody was given, or that cannot be read, in words and as they are.
+
+    Args:
+        own: the headers that sign somebody in.
+    """
+    for value in GARBAGE:
+        yield f"the credential {value[:30]!r}", _with(own, [value] * sum(map(bool, _values(own).values())))
+        yield f"the header Authorization: Bearer {value[:30]}", {"authorization": f"Bearer {value}"}
+    for value in HEADERS:
+        yield f"the header Authorization: {value}", {"authorization": value}
+
+
 def altered(own: Headers, other: Headers) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield what was altered, and the headers with that.
 
@@ -32,11 +60,6 @@ def altered(own: Headers, other: Headers) -> Iterator[tuple[str, dict[str, str]]
         # Of several values not all may be credentials: one that is left as it was could be the only one that counts.
         if all(how in each for each in forms.values()):
             yield how, _with(own, [forms[place][how] if place in forms else mine[place] for place in mine])
-
-
-def replaced(own: Headers, value: str) -> dict[str, str]:
-    """Return headers in which a value stands in place of each credential."""
-    return _with(own, [value] * sum(map(bool, _values(own).values())))
 
 
 def _altered(value: str, other: str) -> Iterator[tuple[str, str]]:

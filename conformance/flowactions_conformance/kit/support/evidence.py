@@ -12,6 +12,8 @@ CLOSED = (
     "the lifespan of FlowActions is not entered: hand actions.lifespan to the app, or enter it in the app's own lifespan",
 )
 
+HIDDEN = ("types that are not available are left out: show them as unavailable, with their reason",)
+
 
 def opened(trial: Trial) -> Mapping[str, Any]:
     """Return what the probe reported when the host's lifespan was opened.
@@ -50,7 +52,7 @@ async def shown(trial: Trial, name: str) -> Mapping[str, Any]:
             f"the palette does not offer {name!r}",
             expected=name,
             actual=[entry.get("name") for entry in palette],
-            causes=trial.check.causes,
+            causes=trial.check.causes if given(trial, name)["available"] else HIDDEN,
         )
     return found
 
