@@ -170,6 +170,7 @@ INVENTED = [
     api("problems-first", "Only the first node with problems is told to the author.", '            found += [{"nodeId"', '            found = found or [{"nodeId"'),
 ]  # fmt: skip
 
+
 @cache
 def _package(fault: Fault) -> str:
     """Write the patched host as a package of its own, and return the package's name."""
