@@ -207,14 +207,6 @@ class TestInit:
         )
         assert done.returncode == 0, done.stdout
 
-    def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """What an author has written stays."""
-        path = tmp_path / "host.py"
-        path.write_text("mine")
-        assert main(["init", str(path)]) == 2
-        assert path.read_text() == "mine"
-        assert "exists, and nothing is written" in capsys.readouterr().err
-
     @pytest.mark.parametrize(
         ("path", "module"),
         [("h.py", "h"), ("a/b.py", "a.b"), ("src/a/b.py", "a.b"), ("../x/h.py", "h"), ("my-app/h.py", "h")],
