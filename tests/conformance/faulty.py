@@ -199,6 +199,13 @@ def factory_of(fault: Fault) -> Factory:
     return made
 
 
+def together(*names: str) -> Fault:
+    """Return a host with several faults, or the one of this name."""
+    first, *others = (fault for fault in FAULTS if fault.name in names)
+    edits = tuple(edit for fault in (first, *others) for edit in fault.edits)
+    return first._replace(name=f"{first.name}-and-others", edits=edits) if others else first
+
+
 def __getattr__(name: str) -> Any:
     """Find the factory of a fault by its name, for child processes."""
     for fault in FAULTS if "FAULTS" in globals() else []:
@@ -248,6 +255,7 @@ ALTERED = [
     Fault("slash-in-an-id", "The ids of experiences hold a slash.", (("testing.py", "id=experience.id,", 'id=f"{experience.id}/1",'), ("testing.py", "        return {}\n", '        return {each.id: f"{each.id}/1" for each in world.experiences}\n'))),
     driver("ids-made-anew", "Saving a flow makes its nodes anew.", "stored = msgspec.to_builtins(_stored(flow))", 'stored = msgspec.to_builtins(_stored(flow))\n        for each in stored["items"]:\n            each["id"] += uuid.uuid4().hex if each["kind"] == "action" else ""'),
     store("position-is-a-number", "The position of a run is a number, and counts in the newest version of its flow.", "return None if row is None else _run(row)", 'return row and replace(_run(row), flow=await self.flow(row["flow_id"]))'),
+    store("answers-early", "A flow is said to be open before its run can be found.", "return None if row is None else _run(row)", "return None if row is None or time.time() < row['opened_at'] + 0.9 else _run(row)"),
     store("global-cache", "Flows are cached in a dictionary that all hosts of the process share.", "row = await self.one(flows, id=flow_id)", "row = FLOWS.get(flow_id) or await self.one(flows, id=flow_id)\n        FLOWS[flow_id] = row"),
     # How requests and answers pass
     driver("unknown-prefix", "The routes are mounted below a path of which FlowActions.load was not told.", APP, """self.prefix = "/plugins"
@@ -330,11 +338,6 @@ ALTERED = [
             counts[run_id, place.item["id"]] += 1
             walk = replace(_walk(run, run_id, str(counts[run_id, place.item["id"]])),"""),
     engine("innermost-round-only", "A passage is the round of the innermost loop.", "visit=visit,", 'visit=visit.rpartition("/")[2],'),
-    engine("all-arms", "The nodes of all arms of a branch are reached.", 'places(item["taken"], passage)', 'places([*item["taken"], *(each for each in item["other"] if each["kind"] == "action")], passage)'),
-    engine("halt-ends-the-sub-flow", "A halt ends the sub-flow in which it comes.", "                break\n        await self.store.move(run_id, -1, done=True)", """                if "/" not in place.visit:
-                    break
-                seq = [each for each in seq if each.visit != place.visit]
-        await self.store.move(run_id, -1, done=True)"""),
     Fault("runs-counted-in-memory", "Run ids are counted in memory.", (("walks.py", "_walk(run, ", "self._counted(run, "), ("walks.py", "    def places(self", """    def _counted(self, run, run_id, visit):
         runs = self.__dict__.setdefault("_runs", {})
         return _walk(run, runs.setdefault(run_id, len(runs) + 1), visit)
@@ -453,16 +456,8 @@ ALTERED = [
 """Further ones, each for a check that the others do not show to find anything."""
 
 
-PASSAGE = "_walk(run, run_id, place.visit)"
 SUB_ITEMS = 'sub.data["items"] if sub else [])\n'
-
-
-def in_sub_flows(name: str, breaks: str, field: str, value: str) -> Fault:
-    """Return a host whose nodes in sub-flows have a field of the sub-flow in their walks."""
-    marked = f"""                inner = [{{**each, "of": {value}}} if each["kind"] == "action" and "of" not in each else each for each in inner]\n"""
-    walked = f'replace({PASSAGE}, {field}=place.item.get("of", run.{field.removesuffix("_id")}))'
-    edits = (("walks.py", SUB_ITEMS, SUB_ITEMS + marked), ("walks.py", PASSAGE, walked))
-    return Fault(name, breaks, edits, "engine")
+OF_SUB_FLOW = """                inner = [{**each, "of": f"{tenant}.{item['flow']}"} if each["kind"] == "action" and "of" not in each else each for each in inner]\n"""
 
 
 DRAWN_FLOWS = [
@@ -476,18 +471,15 @@ DRAWN_FLOWS = [
         advanced = await self._actions.advance(_walk(run), reached)
 """),
     )),
-    in_sub_flows("sub-flow-id", "The nodes of a sub-flow have its own flow_id.", "flow_id", """f"{tenant}.{item['flow']}\""""),
-    in_sub_flows("sub-flow-agent", "The nodes of a sub-flow have its own agent_id.", "agent_id", 'sub.data["agent"]'),
+    Fault("sub-flow-id", "The nodes of a sub-flow have its own flow_id.", (
+        ("walks.py", SUB_ITEMS, SUB_ITEMS + OF_SUB_FLOW),
+        ("walks.py", "_walk(run, run_id, place.visit)", 'replace(_walk(run, run_id, place.visit), flow_id=place.item.get("of", run.flow))'),
+    ), "engine"),
     of("engine", "app.py")("node-one-deep", "A node is looked for in a flow and the sub-flows directly in it.", 'item["flow"] not in seen:', 'item["flow"] not in seen and flow.id == number:'),
-    engine("rounds-reversed", "Rounds behind the first go through a loop from its end.", 'places(item["items"], f"', 'places(item["items"][:: 1 if number == 1 else -1], f"'),
-    engine("rounds-at-most-ten", "A loop has ten rounds at most.", 'range(1, item["times"] + 1)', 'range(1, min(item["times"], 10) + 1)'),
-    engine("lost-behind-an-empty-arm", "What stands behind an empty arm is left out.", '    for item in items:\n        if item["kind"] == "branch":\n', '    lost = False\n    for item in items:\n        if lost:\n            lost = False\n            continue\n        if item["kind"] == "branch":\n            lost = not item["taken"]\n'),
     engine("halt-ignored-below", "A halt in a sub-flow or loop within another one is ignored.", "_node(place))).halt:", '_node(place))).halt and "/" not in place.visit:'),
-    engine("visit-of-the-sub-flow", "visit names the sub-flow, and not the place from which it was entered.", '"kind": "loop", "id": item["id"]', '"kind": "loop", "id": item["flow"]'),
     engine("steps-of-each-round", "The steps of all rounds have the same ids.", 'return str(self.item["id"]) if self.visit == "1" else f"{self.item[\'id\']}@{self.visit}"', 'return str(self.item["id"])'),
     engine("state-of-the-flow", "What is known of a run is kept for its flow: the second user is taken for the first.", "            run = msgspec.json.decode(row.data, type=Run)\n", '            run = msgspec.json.decode(row.data, type=Run)\n            run = self.__dict__.setdefault("_known", {}).setdefault(run.flow, run)\n'),
     config("config-by-node-id", "Of two flows with the same node ids, one runs with the configs of the other.", 'self.__dict__.setdefault("_configs", {}).setdefault(item["id"], item["config"])'),
-    opening("content-cut-late", "A content is cut after 16,000 characters.", content="data.content[:16_000]"),
     walker("skipped-ends", "A node that was skipped ends the run.", "            if result.halt:", '            if result.halt or result.status == "skipped":'),
     walker("end-lost", "Nodes behind the last step of a client-paced flow are lost.", "            walk = _walk(run)\n", "            walk = _walk(run)\n            if paced and _step_after(flow, index) is None:\n                continue\n"),
     walker("one-node-each-step", "Of several nodes before a step, only the last one is recorded.", "            walk = _walk(run)\n", '            walk = _walk(run)\n            if paced and flow.items[index + 1 : index + 2] and flow.items[index + 1]["kind"] == "action":\n                continue\n'),

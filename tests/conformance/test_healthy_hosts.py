@@ -138,21 +138,3 @@ async def test_a_save_that_drops_secrets_at_the_top_of_a_flow_is_found() -> None
     assert result.status is Status.FAIL
     assert result.finding is not None
     assert "probeSecret is missing" in result.finding.message
-
-
-@pytest.mark.ci
-async def test_a_host_that_finds_nodes_one_sub_flow_deep_only_is_told_so() -> None:
-    """A sub-flow may have sub-flows: the host is asked for a node of each depth."""
-    report = await run_checks("tests.conformance.hosts.flask_host:looking_one_deep", ["METHODS-1"])
-    (result,) = report.results
-    assert result.status is Status.FAIL
-    assert result.finding is not None
-    assert "Host.node answers None for a node that is 2 sub-flows deep" in result.finding.message
-
-
-@pytest.mark.ci
-async def test_a_host_that_answers_before_its_commit_is_told_so() -> None:
-    """No check can run: each of them would tell of runs that do not exist."""
-    report = await run_checks("tests.conformance.hosts.flask_host:answering_early", ["MODEL-1"])
-    assert report.error is not None
-    assert "open() answers before the host has kept the run" in report.error.message
