@@ -133,7 +133,7 @@ class TestRunner:
         checks = [check for check in all_checks() if not check.alone][:5]
         failing = checks[0].id
         monkeypatch.setattr(Runner, "_run", run)
-        kit = Runner(Session("a:b"), cast("Host", None), {})
+        kit = Runner(Session("a:b"), cast("Host", None))
         results = await asyncio.gather(*map(kit.run, checks))
         assert {result.status for result in results} == {Status.PASS}
         assert seen[-1] == (failing, 1)

@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from flowactions_conformance.kit.baseline import Baseline, accepted
 from flowactions_conformance.kit.hand_over import ServedAt
 from flowactions_conformance.kit.hosts.limits import SLOW, Late
 from flowactions_conformance.kit.hosts.output import Output
@@ -52,16 +51,14 @@ class Runner:
     Args:
         session: open.
         host: the shared host, which has passed the preflight.
-        baseline: failures that are accepted.
 
     Attributes:
         running: the ids of the checks that run now, or ran when they were cancelled.
     """
 
-    def __init__(self, session: Session, host: Host, baseline: Baseline) -> None:
+    def __init__(self, session: Session, host: Host) -> None:
         self.session = session
         self.host = host
-        self._baseline = baseline
         self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
         self._first_runs = 0
         self._is_quiet = asyncio.Event()
@@ -119,13 +116,11 @@ class Runner:
         is_slow = self.session.machine.slowness() >= SLOW
         is_late = (trial.saw_overload and is_slow) if self._is_second else (trial.saw_overload or is_slow)
         is_doubtful = status is Status.ERROR or (status in FAILURES and is_late)
-        known = self._baseline.get(check.id) if status in FAILURES else None
         ended = result(
-            status if known is None else Status.KNOWN,
+            status,
             finding=finding,
             timeline=tuple(trial.timeline),
             seconds=time.monotonic() - began,
-            known=known,
         )
         return ended, is_doubtful
 
@@ -194,7 +189,6 @@ async def run_checks(
     ids: Iterable[str] = (),
     *,
     server: str | None = None,
-    baseline: Baseline | None = None,
     output: Output | None = None,
     time_scale: float = 1.0,
     served: ServedAt | None = None,
@@ -207,7 +201,6 @@ async def run_checks(
         factory: the function, or its name as ``package.module:attribute``.
         ids: of checks, groups or profiles; none: all.
         server: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
-        baseline: check id → why its failure is accepted.
         output: what hosts print; for who has replaced ``sys.stdout`` by it.
         time_scale: of all limits.
         served: a host that somebody else has started; then the factory makes its driver.
@@ -216,11 +209,9 @@ async def run_checks(
 
     Raises:
         LookupError: there is no check of a name in ``ids``.
-        BaselineInvalid: ``baseline`` names a check that does not exist, or gives no reason.
     """
     chosen = list(ids)
     checks: Sequence[Check] = select(chosen) if chosen else all_checks()
-    known = accepted(baseline or {})
     started, began = datetime.now(UTC), time.monotonic()
     session = Session(factory, server=server, output=output, time_scale=time_scale, served=served, seed=seed)
     results: dict[str, CheckResult] = {}
@@ -235,7 +226,7 @@ async def run_checks(
     try:
         async with session.running():
             sends_events = any(check.sends_events for check in checks)
-            runner = Runner(session, await preflight(session, sends_events=sends_events), known)
+            runner = Runner(session, await preflight(session, sends_events=sends_events))
             async with asyncio.TaskGroup() as group:
                 for check in checks:
                     if not runner.runs_last(check):
@@ -247,7 +238,6 @@ async def run_checks(
         session.claims = frozenset()  # none of them was tried
     except asyncio.CancelledError:
         interrupted = True  # who has cancelled this wants to know what was found so far
-    passed = {id_ for id_, result in results.items() if result.status is Status.PASS}
     return Report(
         host=session.factory_name,
         contract=CONTRACT,
@@ -259,7 +249,6 @@ async def run_checks(
         seconds=time.monotonic() - began,
         claims=tuple(sorted(session.claims)),
         results=tuple(results[check.id] for check in checks if check.id in results),
-        stale_baseline=tuple(sorted(passed & known.keys())),
         error=error,
         output=session.output.text(),
         selected=bool(chosen),
