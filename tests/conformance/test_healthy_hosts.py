@@ -56,18 +56,18 @@ CI = [
     Combination(
         "reference",
         "postgresql",
-        ("MODEL", "EAGER", "HALT", "PACING", "DURABILITY-3", "SCALE-2", *sorted(LONG)),
+        ("EAGER", "DURABILITY-3", "SCALE-2", *sorted(LONG)),
     ),
     Combination("fastapi", "sqlite", ("MODEL-2", "PACING-4", "TASK-3")),
-    Combination("odd", "sqlite", ("HTTP", "MODEL", "PACING-4", "PACING-6", "PACING-11")),
+    Combination("odd", "sqlite", ("HTTP", "MODEL-2", "PACING-4", "PACING-6", "PACING-11")),
     Combination(
         "odd-ids",
         "sqlite",
-        ("AUTH", "HTTP-12", "MODEL", "SAVING", "LOGIC", "TENANCY", "DURABILITY-3"),
+        ("AUTH", "HTTP-12", "MODEL-1", "SAVING", "LOGIC", "TENANCY", "DURABILITY-3"),
     ),
-    Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "METHODS", "PACING-5")),
+    Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "METHODS-1", "METHODS-4", "PACING-5")),
     Combination("single", "sqlite", ("AUTH", "METHODS", "EAGER-9")),
-    Combination("flask", "sqlite", ("MODEL", "LOOPS", "SAVING", "METHODS", "DURABILITY-3", "LOGIC-7")),
+    Combination("flask", "sqlite", ("MODEL-4", "MODEL-5", "SAVING", "METHODS", "DURABILITY-3", "LOGIC-7")),
     Combination("mounted", "postgresql", ("EDIT", "HTTP", "LOAD", "TASK-1")),
 ]
 """Each further host with the checks that concern what is special about it; with the ones above, each check."""

@@ -95,7 +95,8 @@ def test_a_failure_can_be_accepted(tmp_path: Path) -> None:
     (block,) = (each for each in page.split("```") if "pytest_collection_modifyitems" in each)
     (tmp_path / "conftest.py").write_text(block.removeprefix("python").replace("EAGER-5", "LOAD-2"))
     done = run_pytest("fails_everything", cwd=tmp_path)
-    assert "1 failed, 1 xfailed" in done.stdout, done.stdout + done.stderr
+    assert "FAILED test_host.py::TestHost::test[EDIT-1-" in done.stdout, done.stdout + done.stderr
+    assert "1 xfailed" in done.stdout
 
 
 @pytest.mark.ci
