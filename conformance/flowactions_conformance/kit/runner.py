@@ -51,56 +51,55 @@ class Runner:
     Args:
         session: open.
         host: the shared host, which has passed the preflight.
+        keep: called with each result as it comes.
 
     Attributes:
         running: the ids of the checks that run now, or ran when they were cancelled.
     """
 
-    def __init__(self, session: Session, host: Host) -> None:
+    def __init__(self, session: Session, host: Host, keep: Callable[[CheckResult], None]) -> None:
         self.session = session
         self.host = host
-        self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
-        self._first_runs = 0
-        self._is_quiet = asyncio.Event()
-        self._again = asyncio.Lock()
-        self._is_second = False
         self.running: set[str] = set()
+        self._keep = keep
+        self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
 
-    async def run(self, check: Check) -> CheckResult:
-        """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
+    async def run(self, checks: Iterable[Check]) -> None:
+        """Run checks side by side, as many as may be; whatever happens, each ends with a result.
 
         One that ends with an error, or fails on a slow machine, is tried again when all others have run, alone; likewise one
         that fails while the database or the host did not answer the plugin in time. If both are so, nothing is known in the end.
         """
-        self._first_runs += 1
-        self._is_quiet.clear()
-        try:
-            async with self._alone if check.alone else self._shared:
-                result, is_doubtful = await self._run(check)
-        finally:
-            self._first_runs -= 1
-            if not self._first_runs:
-                self._is_quiet.set()
-        if is_doubtful:
-            async with self._again:
-                await self._is_quiet.wait()
-                await self.session.until_released()
-                self._is_second = True  # until the next check is tried again: all first tries have ended
-                result, is_doubtful = await self._run(check)
-                if is_doubtful and result.finding is not None and result.status is not Status.ERROR:
-                    said = f"not known: this machine was too slow, as it was before. What was seen: {result.finding.message}"
-                    finding = msgspec.structs.replace(result.finding, message=said)
-                    result = msgspec.structs.replace(result, status=Status.ERROR, finding=finding)
-        return result
+        doubtful: list[Check] = []
 
-    async def _run(self, check: Check) -> tuple[CheckResult, bool]:
+        async def first(check: Check) -> None:
+            async with self._alone if check.alone else self._shared:
+                result, is_doubtful = await self._run(check, is_second=False)
+            if is_doubtful:
+                doubtful.append(check)
+            else:
+                self._keep(result)
+
+        async with asyncio.TaskGroup() as group:
+            for check in checks:
+                group.create_task(first(check))
+        for check in doubtful:
+            await self.session.until_released()
+            result, is_doubtful = await self._run(check, is_second=True)
+            if is_doubtful and result.finding is not None and result.status is not Status.ERROR:
+                said = f"not known: this machine was too slow, as it was before. What was seen: {result.finding.message}"
+                finding = msgspec.structs.replace(result.finding, message=said)
+                result = msgspec.structs.replace(result, status=Status.ERROR, finding=finding)
+            self._keep(result)
+
+    async def _run(self, check: Check, *, is_second: bool) -> tuple[CheckResult, bool]:
         """Run one check once; return its result, and whether a second try may tell more."""
         self.running.add(check.id)
-        judged = await self._tried(check)
+        judged = await self._tried(check, is_second=is_second)
         self.running.remove(check.id)  # not if it was cancelled: the report names those
         return judged
 
-    async def _tried(self, check: Check) -> tuple[CheckResult, bool]:
+    async def _tried(self, check: Check, *, is_second: bool) -> tuple[CheckResult, bool]:
         began, result = time.monotonic(), partial(check.result, rerun=self._rerun(check))
         if check.profile not in self.session.claims or self.session.lacks.intersection(check.needs):
             return result(Status.NOT_CLAIMED), False
@@ -114,7 +113,7 @@ class Runner:
         if finding is not None:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
         is_slow = self.session.machine.slowness() >= SLOW
-        is_late = (trial.saw_overload and is_slow) if self._is_second else (trial.saw_overload or is_slow)
+        is_late = (trial.saw_overload and is_slow) if is_second else (trial.saw_overload or is_slow)
         is_doubtful = status is Status.ERROR or (status in FAILURES and is_late)
         ended = result(
             status,
@@ -219,20 +218,17 @@ async def run_checks(
     interrupted = False
     runner: Runner | None = None
 
-    async def one(runner: Runner, check: Check) -> None:
-        results[check.id] = await runner.run(check)
-        on_result(results[check.id], session.machine.slowness(), len(runner.running))
+    def keep(result: CheckResult) -> None:
+        results[result.id] = result
+        on_result(result, session.machine.slowness(), 0 if runner is None else len(runner.running))
 
     try:
         async with session.running():
             sends_events = any(check.sends_events for check in checks)
-            runner = Runner(session, await preflight(session, sends_events=sends_events))
-            async with asyncio.TaskGroup() as group:
-                for check in checks:
-                    if not runner.runs_last(check):
-                        group.create_task(one(runner, check))
+            runner = Runner(session, await preflight(session, sends_events=sends_events), keep)
+            await runner.run(check for check in checks if not runner.runs_last(check))
             for check in filter(runner.runs_last, checks):
-                await one(runner, check)
+                await runner.run([check])
     except (DriverFault, NothingKnown) as exc:
         error = Finding(message=str(exc))
         session.claims = frozenset()  # none of them was tried
