@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flowactions_conformance.kit.outcomes import Status
+from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.support.compare import difference
 from flowactions_conformance.kit.values import IDS, TEXTS, Values
@@ -91,6 +92,16 @@ def test_what_hosts_do_to_values_is_seen_in_each_run(of: str, change: Callable[[
         drawn = [values.config()] if of == "config" else [each for _, each in getattr(values, of)()]
         told = [difference(each, change(each)) for each in drawn]
         assert any(said in each for each in told if each is not None), (seed, told)
+
+
+def test_a_check_says_which_kinds_it_covers() -> None:
+    """The groups of kinds, each by one check at least."""
+    assert {group for check in all_checks() for group in check.covers} == {
+        "users",
+        "texts",
+        "configs",
+        "headers",
+    }
 
 
 async def test_the_report_names_the_seed() -> None:

@@ -60,6 +60,7 @@ class Check(NamedTuple):
         alone: whether it starts hosts of its own, instead of using the one that all share.
         needs: kinds of items of a world that a host may lack (`HostDriver.lacks`).
         served: what it needs of a host that somebody else has started.
+        covers: the groups of kinds (`values`) of which it uses one value each in every run.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Check(NamedTuple):
     alone: bool = False
     needs: tuple[str, ...] = ()
     served: Served = "shared"
+    covers: tuple[str, ...] = ()
 
     @property
     def sends_events(self) -> bool:

@@ -53,6 +53,7 @@ async def shows_node_types_as_they_are(trial: Trial) -> None:
     profile="core",
     clause="contract: What a host does (Configs)",
     causes=KEPT,
+    covers=("configs",),
 )
 async def keeps_the_config(trial: Trial) -> None:
     """A node's config reaches the node as it was saved: falsy values, unknown keys, unicode and numbers."""

@@ -159,6 +159,7 @@ def _exchanges(trial: Trial) -> list[Exchange]:
         "a proxy, a middleware or a client within the host repeats what was answered with an error",
         "several Set-Cookie headers are merged into one, or headers are kept in a dict: keep the list of headers",
     ),
+    covers=("headers",),
 )
 async def exchanges_pass(trial: Trial) -> None:
     """Drawn requests reach the plugin once and whole, and its answers the client: path, query, headers, cookies, body, status."""

@@ -377,6 +377,7 @@ GIVES_THE_WALK: Final = (
     profile="core",
     clause="contract: Advancing, Structs (Walk), Ids; spec 2.3, 2.5, 3.2",
     causes=GIVES_THE_WALK,
+    covers=("users", "texts"),
 )
 async def eager_flows(trial: Trial) -> None:
     """In drawn eager flows each node runs when the walk comes by it, before open() returns, with the walk of its run."""
@@ -393,6 +394,7 @@ async def eager_flows(trial: Trial) -> None:
         "advance(walk, None) is not called when the user continues from the last step",
         *GIVES_THE_WALK,
     ),
+    covers=("users", "texts"),
 )
 async def client_paced_flows(trial: Trial) -> None:
     """In drawn client-paced flows each node runs once, with the next to the step behind it, or to the end, with the walk of its run."""

@@ -73,6 +73,7 @@ async def tells_problems(trial: Trial) -> None:
         "a save drops fields by their names, for example those that end with Secret: keep what an author has written",
         "saving a flow gives its nodes new ids: deliveries that wait for their secret find no node any more",
     ),
+    covers=("configs",),
 )
 async def runs_what_was_saved(trial: Trial) -> None:
     """What an author saves is what runs: the newest config, as it was written, in a node that keeps its id."""
