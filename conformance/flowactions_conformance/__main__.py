@@ -68,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     option("--check", action="append", default=[], metavar="ID|GROUP|PROFILE", help=text)
     option("--database", metavar="URL", help=server)
     option("--report", type=Path, metavar="DIR", help="write report.json")
-    option("--baseline", type=Path, metavar="FILE", help='TOML: check id = "why its failure is accepted"')
     text = "draw the same values as the run whose report names this seed"
     option("--seed", type=int, metavar="NUMBER", help=text)
     option("--time-scale", type=float, default=1.0, metavar="FACTOR", help="make all limits longer or shorter")

@@ -18,7 +18,6 @@ import pytest
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.init import module_of
 from flowactions_conformance.commands.run import LINE_SECONDS, Progress
-from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
 from flowactions_conformance.kit.outcomes import CheckFailed, NotTestable, Status
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.requirements import COMMAND, frozen, required_now
@@ -27,7 +26,6 @@ from tests.conformance.test_reports import a_result
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = "flowactions_conformance.reference_host.testing:make_host"
-IDLE = "tests.conformance.misbehaving:fails_everything"
 SAFETY_SECONDS = 300
 
 
@@ -48,20 +46,6 @@ class TestRun:
         told = capsys.readouterr()
         assert "no_such_package.testing cannot be imported: ModuleNotFoundError" in told.out
         assert "ERROR: no check ran" in told.out
-
-    @pytest.mark.ci
-    def test_a_baseline_accepts_failures_and_must_be_current(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """A known failure is no failure; one that passes again fails until its entry is removed."""
-        known = tmp_path / "known.toml"
-        known.write_text('LOAD-2 = "the palette is being rewritten"\n')
-        assert main(["run", IDLE, "--check", "LOAD-2", "--baseline", str(known)]) == 0
-        text = capsys.readouterr().out
-        assert "KNOWN  LOAD-2" in text
-        assert "accepted  the palette is being rewritten" in text
-        assert main(["run", REFERENCE, "--check", "LOAD-2", "--baseline", str(known)]) == 1
-        assert "LOAD-2 is in the baseline and passes: remove it there" in capsys.readouterr().out
 
     @pytest.mark.ci
     def test_no_check_of_a_claimed_profile_is_no_success(
@@ -93,7 +77,6 @@ class TestRun:
         ("run a.b:c --check EAGRE", "no check, group or profile is named 'EAGRE'; groups are LOAD, "),
         ("run a.b:c --database sqlite:///x", "--database takes the URL of a PostgreSQL"),
         ("run a.b:c --time-scale 0", "--time-scale takes a number above 0"),
-        ("run a.b:c --baseline nowhere.toml", "the baseline nowhere.toml cannot be read"),
         ("run --env env", "--env and --driver belong together"),
         ("run a.b:c --driver a.b:d", "--env and --driver belong together"),
         ("run a.b:c --env env --driver a.b:d", "name --env and --driver instead"),
@@ -142,31 +125,6 @@ def test_progress_is_told(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> No
         assert stream.getvalue() == f"{said}\n"
 
 
-class TestBaseline:
-    """The file of accepted failures."""
-
-    def test_ids_and_reasons_are_read(self, tmp_path: Path) -> None:
-        """Of TOML."""
-        (tmp_path / "b.toml").write_text('EAGER-2 = "slow"\n')
-        assert read_baseline(tmp_path / "b.toml") == {"EAGER-2": "slow"}
-
-    @pytest.mark.parametrize(
-        ("text", "says"),
-        [
-            ('EAGER-2 = ""\n', "gives no reason for EAGER-2"),
-            ("EAGER-2 = true\n", "gives no reason for EAGER-2"),
-            ("EAGER-2\n", "cannot be read"),
-            ('A-1 = "x"\nA-1 = "y"\n', "cannot be read"),
-            ('EAGER-999 = "x"\n', "names checks that do not exist: EAGER-999"),
-        ],
-    )
-    def test_a_reason_is_required(self, text: str, says: str, tmp_path: Path) -> None:
-        """An acceptance that nobody explains is none, and a misspelt id would accept nothing, silently."""
-        (tmp_path / "b.toml").write_text(text)
-        with pytest.raises(BaselineInvalid, match=says):
-            read_baseline(tmp_path / "b.toml")
-
-
 class TestRequirements:
     """What the contract's version requires is frozen."""
 
@@ -206,14 +164,6 @@ class TestInit:
             timeout=SAFETY_SECONDS,
         )
         assert done.returncode == 0, done.stdout
-
-    def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """What an author has written stays."""
-        path = tmp_path / "host.py"
-        path.write_text("mine")
-        assert main(["init", str(path)]) == 2
-        assert path.read_text() == "mine"
-        assert "exists, and nothing is written" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("path", "module"),

@@ -9,22 +9,19 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
 
 import httpx
 import pytest
 
 from flowactions_conformance.__main__ import main
-from flowactions_conformance.commands.init import NO_ENGINE, engines, files_of
+from flowactions_conformance.commands.init import engines, files_of
 from flowactions_conformance.serving import listen
 from flowactions_hookspecs import FlowActions
 from tests.conformance.engines import PACKAGES, guide_of, lines_of, python_of, run
 from tests.conformance.hosts.small_host import SmallHost, outbox
-from tests.docs.environments import INSTALL, shared, variables
+from tests.docs.environments import shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import follow, pip_lines
 from tests.waiting import until
@@ -150,141 +147,42 @@ def test_what_it_runs_again_has_one_event_id(
     assert {name: (len(ids), len(set(ids))) for name, ids in sent.items()} == counts
 
 
-Sent = list[tuple[str, str, str]]
-"""Node, event id and body of each webhook."""
-
-
-@pytest.fixture(scope="module")
-def sent(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, dict[str, Sent]]]:
-    """What the three flows of an engine's module ``flows`` have left in the outbox, when they were run once and again."""
-
-    @cache
-    def of(engine: str) -> dict[str, dict[str, Sent]]:
-        folder = tmp_path_factory.mktemp(engine)
-        done = run(python_of(engine, store), f"{HOSTS}.{engine}.flows", str(folder), within=folder)
-        assert done.returncode == 0, done.stderr
-        runs: dict[str, dict[str, Sent]] = json.loads(done.stdout)
-        return {
-            flow: {when: [(node, event, body) for node, event, body in rows] for when, rows in each.items()}
-            for flow, each in runs.items()
-        }
-
-    return of
-
-
-class Flow(NamedTuple):
-    """A flow as people build it with an engine.
-
-    Attributes:
-        engine: by which it runs.
-        name: of the flow.
-        said: each webhook's node, and what it says.
-        once: nodes that do not run again.
-        anew: node → what it says when it runs again, which is another event.
-    """
-
-    engine: str
-    name: str
-    said: list[tuple[str, str]]
-    once: frozenset[str]
-    anew: Mapping[str, str] = MappingProxyType({})
-
-
-AGENT = [
-    ("tool_used", "used search"),
-    ("tool_used", "used calculator"),
-    ("answered", "the answer"),
-    ("tool_used", "used search"),
-    ("answered", "the answer"),
-    ("published", "the answer"),
-]
 TOPICS = ("stars", "moons", "suns")
-ABOUT = "about stars, about moons, about suns"
-ENDS = frozenset({"answered", "published", "ordered", "billed", "shipped"})
-FLOWS = [
-    Flow("langgraph", "agent", AGENT, ENDS),
-    Flow("langgraph", "map_reduce", [*(("written", topic) for topic in TOPICS), ("joined", ABOUT)], ENDS),
-    Flow(
-        "langgraph",
-        "supervisor",
-        [
-            ("research_done", "research after nothing"),
-            ("write_done", "write after research after nothing"),
-            ("research_done", "research after write after research after nothing"),
-        ],
-        ENDS,
-    ),
-    Flow(
-        "dbos",
-        "checkout",
-        [("reserved", "tea"), ("dispatched", "tea, 9 left, paid")],
-        ENDS,
-        {"dispatched": "tea, 8 left, paid"},
-    ),
-    Flow("dbos", "agent", AGENT, ENDS),
+JOINED = ("joined", "about stars, about moons, about suns")
+BESIDE = [
+    ("langgraph", [*(("written", topic) for topic in TOPICS), JOINED], set()),
     # DBOS has the results of the children.
-    Flow(
-        "dbos", "fan_out", [*(("indexed", each) for each in TOPICS), ("joined", ABOUT)], frozenset({"indexed"})
-    ),
-    Flow(
+    ("dbos", [*(("indexed", topic) for topic in TOPICS), JOINED], {"indexed"}),
+    (
         "spiffworkflow",
-        "order",
-        [
-            ("priced", "cup costs 4"),
-            ("priced", "plate costs 7"),
-            ("priced", "cup costs 4"),
-            ("ordered", "cup costs 4"),
-        ],
-        ENDS,
-    ),
-    Flow(
-        "spiffworkflow",
-        "shipping",
         [
             ("packed", "parcel for Rome"),
             ("packed", "parcel for Oslo"),
             ("billed", "the bill"),
             ("shipped", "all is done"),
         ],
-        ENDS,
-    ),
-    Flow(
-        "spiffworkflow",
-        "approval",
-        [
-            ("written", "draft 1"),
-            ("reminded", "draft 1"),
-            ("written", "draft 2"),
-            ("reminded", "draft 2"),
-            ("published", "draft 2"),
-        ],
-        ENDS,
+        {"billed", "shipped"},
     ),
 ]
+"""Engine, what each webhook's node says in its flow with branches side by side, and the nodes that do not run again."""
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("flow", FLOWS, ids=lambda each: f"{each.engine}-{each.name}")
-def test_flows_of_its_kind_run_with_action_nodes(
-    flow: Flow, sent: Callable[[str], dict[str, dict[str, Sent]]]
+@pytest.mark.parametrize(("engine", "said", "once"), BESIDE, ids=[each[0] for each in BESIDE])
+def test_passages_side_by_side_are_events_of_their_own(
+    engine: str, said: list[tuple[str, str]], once: set[str], store: Path, tmp_path: Path
 ) -> None:
-    """Each passage is an event of its own, with the engine's data of then; run again, it is the same event, unless its body is another.
-
-    It is so although branches that run side by side, and people who answer, have no order.
-    """
-    rows, again = (sent(flow.engine)[flow.name][when] for when in ("once", "again"))
-
-    def said(of: Sent) -> Counter[tuple[str, str]]:
-        return Counter((node, json.loads(body)["said"]) for node, _, body in of)
-
-    assert said(rows) == Counter(flow.said)
-    assert said(again) == Counter(
-        (node, flow.anew.get(node, text)) for node, text in flow.said if node not in flow.once
-    )
-    for of in (rows, again):
-        assert len({event for _, event, _ in of}) == len(of)
-    assert {row[0] for row in again if row[1] not in {event for _, event, _ in rows}} == set(flow.anew)
-    assert {row for row in again if row[0] not in flow.anew} <= set(rows)
+    """Each with the engine's data of then; run again, it is the same event, although the branches, and people, have no order."""
+    done = run(python_of(engine, store), f"{HOSTS}.{engine}.flows", str(tmp_path), within=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = {when: [tuple(row) for row in sent] for when, sent in json.loads(done.stdout).items()}
+    first = Counter((node, json.loads(body)["said"]) for node, _, body in rows["once"])
+    again = Counter((node, json.loads(body)["said"]) for node, _, body in rows["again"])
+    assert first == Counter(said)
+    assert again == Counter((node, text) for node, text in said if node not in once)
+    for sent in rows.values():
+        assert len({event for _, event, _ in sent}) == len(sent)
+    assert set(rows["again"]) <= set(rows["once"])
 
 
 @pytest.mark.ci
@@ -346,7 +244,7 @@ class TestInit:
             assert {name: written[name] for name in written if (folder / name).exists()} == {
                 each.name: each.read_text() for each in folder.iterdir() if each.is_file()
             }
-            assert engine == NO_ENGINE or "glue.py" in written
+            assert "glue.py" in written
             tests.add(written["test_host.py"])
         assert len(tests) == 1
 
@@ -367,24 +265,20 @@ class TestInit:
     def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Not even the other files are written then."""
         (tmp_path / "test_host.py").write_text("mine")
-        assert main(["init", "--engine", NO_ENGINE, str(tmp_path)]) == 2
+        assert main(["init", "--engine", "langgraph", str(tmp_path)]) == 2
         assert [each.name for each in tmp_path.iterdir()] == ["test_host.py"]
         assert "test_host.py exists, and nothing is written" in capsys.readouterr().err
 
     @pytest.mark.parametrize("engine", engines())
     @pytest.mark.ci
     def test_what_it_writes_is_proved(self, engine: str, tmp_path: Path, store: Path) -> None:
-        """By its own tests, where its requirements are installed: all checks of what it claims.
-
-        Of the small host, `test_healthy_hosts` tries those that are left out here.
-        """
+        """By its own tests, where its requirements are installed: all checks of what it claims."""
         assert main(["init", "--engine", engine, str(tmp_path)]) == 0
-        lines = [INSTALL, ".venv/bin/pip install --quiet pytest"] if engine == NO_ENGINE else lines_of(engine)
+        lines = lines_of(engine)
         requirements = (tmp_path / "requirements.txt").read_text().split()
         assert set(requirements) <= {word for line in lines for word in line.split()}
         python = shared(lines, store) / "bin" / "python"
-        chosen = ("-k", "LOAD or PACING or TENANCY") if engine == NO_ENGINE else ()
-        done = run(python, "pytest", "-q", *chosen, within=tmp_path, clone=None)
+        done = run(python, "pytest", "-q", within=tmp_path, clone=None)
         assert done.returncode == 0, done.stdout
         assert " passed" in done.stdout
 
@@ -395,4 +289,4 @@ def test_the_wheel_needs_no_engine() -> None:
     code = f"import sys; {listed}; print([name for name in ('langgraph', 'SpiffWorkflow', 'dbos') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    assert {"langgraph", NO_ENGINE} <= set(engines())
+    assert set(engines()) == set(PACKAGES)

@@ -120,7 +120,7 @@ class TestRunner:
         """The second result counts."""
         running, seen = 0, []
 
-        async def run(self: Runner, check: Any) -> tuple[CheckResult, bool]:
+        async def run(self: Runner, check: Any, **_: bool) -> tuple[CheckResult, bool]:
             nonlocal running
             running += 1
             seen.append((check.id, running))
@@ -133,9 +133,9 @@ class TestRunner:
         checks = [check for check in all_checks() if not check.alone][:5]
         failing = checks[0].id
         monkeypatch.setattr(Runner, "_run", run)
-        kit = Runner(Session("a:b"), cast("Host", None), {})
-        results = await asyncio.gather(*map(kit.run, checks))
-        assert {result.status for result in results} == {Status.PASS}
+        results: list[CheckResult] = []
+        await Runner(Session("a:b"), cast("Host", None), results.append).run(checks)
+        assert [result.status for result in results] == [Status.PASS] * len(checks)
         assert seen[-1] == (failing, 1)
         assert len(seen) == 6
 

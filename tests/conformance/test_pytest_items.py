@@ -13,22 +13,17 @@ import pytest
 import flowactions_conformance
 from flowactions_conformance.kit.in_pytest import conclude
 from flowactions_conformance.kit.outcomes import Status
-from tests.conformance.test_reports import a_report, a_result
+from tests.conformance.test_reports import a_result
 
 ROOT = Path(__file__).parents[2]
 SAFETY_SECONDS = 300
 
 
-def ended(
-    status: Status, warn: Callable[[str], None] = lambda _: None, stale: tuple[str, ...] = (), **more: object
-) -> None:
-    result = a_result("EAGER-1", status, **more)
-    report = a_report(result, stale_baseline=stale)
+def ended(status: Status, warn: Callable[[str], None] = lambda _: None) -> None:
+    result = a_result("EAGER-1", status)
     shown: list[str] = []
     try:
-        conclude(result, report, warn, shown.append)
-    except pytest.xfail.Exception:
-        raise
+        conclude(result, warn, shown.append)
     except pytest.fail.Exception as exc:
         raise AssertionError("\n".join([str(exc), *shown])) from None
 
@@ -45,16 +40,6 @@ class TestOutcomes:
         """Clause, causes and the line that reruns it are in the failure."""
         with pytest.raises(AssertionError, match=r"(?s)clause.*usual causes.*timeline.*rerun"):
             ended(status)
-
-    def test_a_stale_baseline_fails(self) -> None:
-        """As a strict xfail does."""
-        with pytest.raises(AssertionError, match="remove it there"):
-            ended(Status.PASS, stale=("EAGER-1",))
-
-    def test_a_known_failure_is_expected(self) -> None:
-        """With the baseline's reason."""
-        with pytest.raises(pytest.xfail.Exception, match="known: until spring"):
-            ended(Status.KNOWN, known="until spring")
 
     def test_what_is_not_claimed_is_skipped(self) -> None:
         """The reason says that nothing is proved."""
@@ -101,6 +86,17 @@ def test_a_failing_host_in_pytest(xdist: tuple[str, ...], tmp_path: Path) -> Non
     assert "FAIL LOAD-2: " in done.stdout.partition("short test summary")[2]
     assert "Traceback" not in done.stdout
     assert '"verdict": "failed"' in (tmp_path / "out" / "report.json").read_text()
+
+
+@pytest.mark.ci
+def test_a_failure_can_be_accepted(tmp_path: Path) -> None:
+    """As the guide says: the test of the check is expected to fail, and others are not."""
+    page = (ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
+    (block,) = (each for each in page.split("```") if "pytest_collection_modifyitems" in each)
+    (tmp_path / "conftest.py").write_text(block.removeprefix("python").replace("EAGER-5", "LOAD-2"))
+    done = run_pytest("fails_everything", cwd=tmp_path)
+    assert "FAILED test_host.py::TestHost::test[EDIT-1-" in done.stdout, done.stdout + done.stderr
+    assert "1 xfailed" in done.stdout
 
 
 @pytest.mark.ci

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from flowactions_conformance.kit import hand_over
-from flowactions_conformance.kit.bench import Bench
+from flowactions_conformance.kit.bench import AUTH_SECRET, Bench
 from flowactions_conformance.kit.hand_over import ServedAt, borrowed, read_environment, written
 from flowactions_conformance.kit.outcomes import DriverFault, Report, Status
 from flowactions_conformance.kit.probing.plugin import TOKEN
@@ -43,6 +43,7 @@ async def checked(place: ServedAt, *ids: str, driver: str = served.DRIVER) -> Re
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedAt]:
     """A reference host in one process, with no proxy before it."""
     folder, port = tmp_path_factory.mktemp("served"), served.free_port()
+    (folder / "served.env").touch(0o644)
     with (
         served.serve_env(folder, served.url_of(port), "--inbound") as found,
         served.host(folder, found.environ, port),
@@ -169,15 +170,11 @@ class TestHandOver:
             read_environment(tmp_path / "other")
 
     @pytest.mark.ci
-    async def test_the_file_is_its_owners(self, tmp_path: Path) -> None:
+    async def test_the_file_is_its_owners(self, place: ServedAt) -> None:
         """It holds keys; also when there was one that others could read. What a driver claims is in it when it was asked for."""
-        file = tmp_path / "served.env"
-        file.touch(0o644)
-        with ExitStack() as stack:
-            url = "http://127.0.0.1:8000"
-            place = await asyncio.to_thread(stack.enter_context, served.serve_env(tmp_path, url))
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
-            report = await checked(place, "INBOUND-1")
+        assert stat.S_IMODE(place.file.stat().st_mode) == 0o600
+        without = {name: value for name, value in place.environ.items() if name != AUTH_SECRET}
+        report = await checked(place._replace(environ=without), "INBOUND-1")
         assert report.error is not None
         assert "the driver claims inbound: start serve-env with --inbound" in report.error.message
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from flowactions_conformance.kit.outcomes import Status
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
+from flowactions_conformance.kit.support.compare import difference
 from flowactions_conformance.kit.values import IDS, TEXTS, Values
 from tests.conformance.faulty import app, driver, factory_of
 
@@ -37,6 +41,57 @@ def test_each_kind_is_drawn_in_every_run(seed: int) -> None:
     keys = set(values.config())
     for sign in (".", "/", " ", "_", "-", "$"):
         assert any(sign in key for key in keys)
+
+
+def texts_in(change: Callable[[str], Any], value: Any) -> Any:
+    """Change each text in a JSON value."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [texts_in(change, each) for each in value]
+    return {key: texts_in(change, each) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def typed(text: str) -> Any:
+    """Take a text for what formats read in it."""
+    return {"true": True, "null": None}.get(text, int(text) if text.isdigit() else text)
+
+
+def rewritten(config: dict[str, Any], **options: Any) -> Any:
+    """Write a config as JSON, and read it in another way."""
+    return json.loads(json.dumps(config), **options)
+
+
+CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
+    "digits": ("users", lambda user: str(int(user)) if user.isdigit() else user, ""),
+    "letter case": ("users", str.lower, ""),
+    "a name for nobody": ("users", lambda user: user or "anonymous", "not ''"),
+    "ends": ("texts", str.strip, "blanks at its begin or end were changed"),
+    "form": ("texts", lambda text: unicodedata.normalize("NFC", text), "it was normalized: Unicode NFC"),
+    "length": ("texts", lambda text: text[:1000], "it was cut after 1000"),
+    "much length": ("texts", lambda text: text[:16_000], "it was cut after 16000 of 20000"),
+    "line ends": ("texts", lambda text: text.replace("\r\n", "\n"), "its line ends were changed"),
+    "planes": ("texts", lambda text: re.sub("[^\u0000-\uffff]", "?", text), ""),
+    "JSON": ("texts", lambda text: json.dumps(json.loads(text)) if text[:1] in "{[" and text else text, ""),
+    "dots of keys": ("config", lambda held: {key.replace(".", "_"): each for key, each in held.items()}, " is missing"),
+    "letters of keys": ("config", lambda held: {key[:1].lower() + key[1:]: each for key, each in held.items()}, " is missing"),
+    "times": ("config", lambda held: texts_in(lambda text: re.sub(r"(:\d\d)Z$", r"\1+00:00", text), held), "not '2030-01-31T09:30:00Z'"),
+    "types": ("config", lambda held: texts_in(typed, held), ", not '"),
+    "numbers": ("config", lambda held: rewritten(held, parse_int=lambda digits: int(float(digits))), " is 9"),
+    "emptiness": ("config", lambda held: rewritten(held, object_hook=lambda each: {k: v for k, v in each.items() if v not in ({}, [])}), "is missing; it was "),
+    "lists of one": ("config", lambda held: {k: v[0] if isinstance(v, list) and len(v) == 1 and isinstance(v[0], str) else v for k, v in held.items()}, ", not ["),
+}  # fmt: skip
+"""What hosts do to values → of which values, how, and a part of what is said of it."""
+
+
+@pytest.mark.parametrize(("of", "change", "said"), CHANGES.values(), ids=CHANGES)
+def test_what_hosts_do_to_values_is_seen_in_each_run(of: str, change: Callable[[Any], Any], said: str) -> None:
+    """Whatever the seed: one value of each kind at least is another one then, and the difference has words."""
+    for seed in range(20):
+        values = Values(str(seed))
+        drawn = [values.config()] if of == "config" else [each for _, each in getattr(values, of)()]
+        told = [difference(each, change(each)) for each in drawn]
+        assert any(said in each for each in told if each is not None), (seed, told)
 
 
 def test_a_check_says_which_kinds_it_covers() -> None:

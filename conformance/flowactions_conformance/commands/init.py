@@ -11,7 +11,6 @@ from typing import Final
 from flowactions_conformance.commands import Wrong
 
 DRIVER: Final = "flowactions_testing.py"
-NO_ENGINE: Final = "none"
 SMALL_HOST: Final = Path(__file__).with_name("host_template.py")
 
 
@@ -23,9 +22,8 @@ def examples() -> Path:
 
 
 def engines() -> list[str]:
-    """Return the engines of which there are examples, and ``none`` for hosts that walk their flows themselves."""
-    names = [each.name for each in examples().iterdir() if each.is_dir()]
-    return sorted(names, key=lambda name: (name == NO_ENGINE, name))
+    """Return the engines of which there are examples."""
+    return sorted(each.name for each in examples().iterdir() if each.is_dir())
 
 
 def init(options: argparse.Namespace) -> int:
@@ -66,8 +64,7 @@ def files_of(engine: str) -> dict[str, str]:
     """Return what is written for an engine, name → text: its example, and the small host that its driver is based on."""
     files = sorted(each for each in (examples() / engine).iterdir() if each.is_file())
     texts = {each.name: each.read_text("utf-8") for each in files}
-    small = "example_host.py" if DRIVER in texts else DRIVER
-    return {small: _small_host(Path(small).stem), **texts}
+    return {"example_host.py": _small_host("example_host"), **texts}
 
 
 def module_of(path: Path) -> str:

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 from urllib.parse import urlsplit
 
 from flowactions_conformance.commands import Wrong
-from flowactions_conformance.kit.baseline import BaselineInvalid, read_baseline
 from flowactions_conformance.kit.hand_over import read_environment
 from flowactions_conformance.kit.hosts.limits import SLOW
 from flowactions_conformance.kit.hosts.output import Output
-from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report, Status
+from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report
 from flowactions_conformance.kit.registry import all_checks, select
 from flowactions_conformance.kit.report.summary import ATTENTION
 from flowactions_conformance.kit.report.terminal import Paint, coloured, plain, report_text
@@ -39,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command.
 
     Returns:
-        0: every check of what the host claims has passed, or is known to fail. 1: some failed, or none ran. 2: the
+        0: every check of what the host claims has passed. 1: some failed, or none ran. 2: the
         driver or the kit is wrong. 130: it was interrupted.
 
     Raises:
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
                 out.write(f"{check.id:<14}{check.profile:<12}{since:<13}{check.title}\n")
             return 0
         report = _report(options, Progress(len(checks), sys.stderr))
-    except (BaselineInvalid, LookupError, DriverFault) as exc:
+    except (LookupError, DriverFault) as exc:
         raise Wrong(str(exc.args[0])) from exc
     out.write(report_text(report, paint_for(out)))
     if options.report is not None:
@@ -89,7 +88,6 @@ def _report(options: argparse.Namespace, progress: Progress) -> Report:
     check_database(options.database)
     if not 0 < options.time_scale < math.inf:
         raise Wrong("--time-scale takes a number above 0, for example 2: all limits are twice as long")
-    baseline = {} if options.baseline is None else read_baseline(options.baseline)
     served = None if options.env is None else read_environment(options.env)
     output = Output()
 
@@ -100,7 +98,6 @@ def _report(options: argparse.Namespace, progress: Progress) -> Report:
                 options.driver or options.host,
                 options.check,
                 server=options.database,
-                baseline=baseline,
                 output=output,
                 time_scale=options.time_scale,
                 served=served,
@@ -154,7 +151,7 @@ class Progress:
     def add(self, result: CheckResult, slowness: float, running: int) -> None:
         """Record a result, how many times slower than needed the machine was, and how many checks run."""
         self._ended += 1
-        self._failed += result.status in ATTENTION and result.status is not Status.KNOWN
+        self._failed += result.status in ATTENTION
         left = (time.monotonic() - self._began) / self._ended * (self._count - self._ended)
         about = f"{left:.0f} seconds" if left < 90 else f"{left / 60:.0f} minutes"
         slow = f", this machine is {slowness:.0f} times slower than needed" if slowness >= SLOW else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import warnings
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from hashlib import sha256
@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from flowactions_conformance.kit.baseline import accepted
 from flowactions_conformance.kit.hosts.output import encodable
 from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
 from flowactions_conformance.kit.registry import Check, all_checks, select
@@ -79,7 +78,6 @@ def conformance_suite(
     *,
     checks: Iterable[str] = (),
     database: str | None = None,
-    baseline: Mapping[str, str] | None = None,
     seed: int | None = None,
     report: Path | None = None,
     time_scale: float = 1.0,
@@ -90,25 +88,20 @@ def conformance_suite(
         make_host: the factory, or its name as ``package.module:make_host``.
         checks: ids, groups or profiles; none: all.
         database: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
-        baseline: check id → why its failure is accepted.
         seed: of the values that are drawn; ``None``: another one in each run.
         report: the folder into which ``report.json`` is written.
         time_scale: makes all limits longer or shorter.
 
     Raises:
-        BaselineInvalid: a reason is missing, or there is no check of a name.
         LookupError: there is no check of a name.
     """
     chosen = list(checks)
     known: Sequence[Check] = select(chosen) if chosen else all_checks()
-    named = accepted(baseline or {})
 
     async def run(ids: Iterable[str]) -> Report:
         wanted = set(ids)
         some = () if wanted == {check.id for check in all_checks()} else wanted
-        ended = await run_checks(
-            make_host, some, server=database, baseline=named, seed=seed, time_scale=time_scale
-        )
+        ended = await run_checks(make_host, some, server=database, seed=seed, time_scale=time_scale)
         if report is not None:
             write_report(ended, report)
         return ended
@@ -148,7 +141,7 @@ def conformance_suite(
             request.node.user_properties += [("profile", check.profile), ("clause", check.clause)]
             node = request.node
             show = partial(node.add_report_section, "call", "by the kit")
-            conclude(result, report, warn_through(request.config, node.nodeid), show)
+            conclude(result, warn_through(request.config, node.nodeid), show)
 
         test.__test__ = True  # type: ignore[attr-defined]
 
@@ -158,14 +151,11 @@ def conformance_suite(
 conformance_suite.__test__ = False  # type: ignore[attr-defined]  # whatever a project's patterns are
 
 
-def conclude(
-    result: CheckResult, report: Report, warn: Callable[[str], None], show: Callable[[str], None]
-) -> None:
+def conclude(result: CheckResult, warn: Callable[[str], None], show: Callable[[str], None]) -> None:
     """End a test as its check has ended.
 
     Args:
         result: of the check.
-        report: of the run.
         warn: told what a later contract will require.
         show: shows all that is known of a failure, once: pytest's summary repeats what the test raises.
     """
@@ -177,14 +167,10 @@ def conclude(
         case Status.NOT_TRIED:
             pytest.skip(f"not tried: {said}")
         case Status.PASS:
-            if result.id in report.stale_baseline:
-                pytest.fail(f"{result.id} is in the baseline and passes: remove it there", pytrace=False)
             return
         case Status.WARN:
             warn(text)
             return
-        case Status.KNOWN:
-            pytest.xfail(f"known: {result.known}")
     show(text)
     word, first = result.status.name.replace("_", " "), said.partition("\n")[0]
     pytest.fail(f"{word} {result.id}: {first}", pytrace=False)

@@ -26,10 +26,8 @@ class Status(StrEnum):
     NOT_TRIED = "not_tried"
     """The check needs what an optional method of the driver does, or what a served host cannot give; no failure, and never
     part of what is proved."""
-    KNOWN = "known"
-    """It failed, and the baseline gives the reason why that is accepted."""
     ERROR = "error"
-    """The driver or the kit is at fault: nothing is known about the host. Never accepted."""
+    """The driver or the kit is at fault: nothing is known about the host."""
 
 
 class Moment(Wire, frozen=True):
@@ -73,7 +71,6 @@ class CheckResult(Wire, frozen=True):
         since: the version of the contract in which the check is required; ``None`` while it is provisional.
         rerun: the command line that runs this check alone.
         seconds: how long it took.
-        known: the baseline's reason, with the status ``known``.
     """
 
     id: str
@@ -86,7 +83,6 @@ class CheckResult(Wire, frozen=True):
     timeline: tuple[Moment, ...] = ()
     seconds: float = 0.0
     rerun: str = ""
-    known: str | None = None
 
 
 class Report(Wire, frozen=True):
@@ -97,7 +93,6 @@ class Report(Wire, frozen=True):
         contract: the version of the contract.
         mode: ``in-process``, ``child`` or ``served``.
         claims: profiles that the host claims, with ``core``; none, if no check was reached.
-        stale_baseline: checks that the baseline names, and that pass.
         error: what ended the run before any check, ``None`` otherwise.
         selected: whether only some checks were run; then the host is not proved.
         tested: host, plugin, Python and database, each with its version.
@@ -117,7 +112,6 @@ class Report(Wire, frozen=True):
     seconds: float
     claims: tuple[str, ...]
     results: tuple[CheckResult, ...]
-    stale_baseline: tuple[str, ...] = ()
     error: Finding | None = None
     output: str = ""
     selected: bool = False
@@ -136,12 +130,15 @@ class Report(Wire, frozen=True):
             return 130
         if self.error is not None or Status.ERROR in seen:
             return 2
-        failed = self.stale_baseline or seen & {Status.FAIL, Status.NOT_TESTABLE}
-        return 1 if failed or seen <= {Status.NOT_CLAIMED, Status.NOT_TRIED} else 0
+        return (
+            1
+            if seen & {Status.FAIL, Status.NOT_TESTABLE} or seen <= {Status.NOT_CLAIMED, Status.NOT_TRIED}
+            else 0
+        )
 
     @property
     def passed(self) -> bool:
-        """Whether every check of a claimed profile passed or is known, at least one ran, and nothing was an error."""
+        """Whether every check of a claimed profile passed, at least one ran, and nothing was an error."""
         return self.exit_status == 0
 
 

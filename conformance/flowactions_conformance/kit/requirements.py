@@ -19,12 +19,11 @@ COMMAND: Final = "python -m flowactions_conformance.kit.requirements --write"
 
 
 def required_now() -> dict[str, Any]:
-    """Return what the checks require of a host: of each its profile, its title and the version that required it first."""
-    required = {
-        check.id: {"profile": check.profile, "title": check.title, "since": check.since}
-        for check in all_checks()
-        if check.since is not None
-    }
+    """Return what the checks require of a host: version that required them first → profile → their ids."""
+    required: dict[str, dict[str, list[str]]] = {}
+    for check in all_checks():
+        if check.since is not None:
+            required.setdefault(check.since, {}).setdefault(check.profile, []).append(check.id)
     return {"contract": CONTRACT, "required": required}
 
 
@@ -36,5 +35,5 @@ def frozen() -> dict[str, Any]:
 
 if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
-        FILE.write_text(json.dumps(required_now(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        FILE.write_text(json.dumps(required_now(), indent=2) + "\n", encoding="utf-8")
     sys.exit(required_now() != frozen())

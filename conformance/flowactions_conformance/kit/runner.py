@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from flowactions_conformance.kit.baseline import Baseline, accepted
 from flowactions_conformance.kit.hand_over import ServedAt
 from flowactions_conformance.kit.hosts.limits import SLOW, Late
 from flowactions_conformance.kit.hosts.output import Output
@@ -52,58 +51,55 @@ class Runner:
     Args:
         session: open.
         host: the shared host, which has passed the preflight.
-        baseline: failures that are accepted.
+        keep: called with each result as it comes.
 
     Attributes:
         running: the ids of the checks that run now, or ran when they were cancelled.
     """
 
-    def __init__(self, session: Session, host: Host, baseline: Baseline) -> None:
+    def __init__(self, session: Session, host: Host, keep: Callable[[CheckResult], None]) -> None:
         self.session = session
         self.host = host
-        self._baseline = baseline
-        self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
-        self._first_runs = 0
-        self._is_quiet = asyncio.Event()
-        self._again = asyncio.Lock()
-        self._is_second = False
         self.running: set[str] = set()
+        self._keep = keep
+        self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
 
-    async def run(self, check: Check) -> CheckResult:
-        """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
+    async def run(self, checks: Iterable[Check]) -> None:
+        """Run checks side by side, as many as may be; whatever happens, each ends with a result.
 
         One that ends with an error, or fails on a slow machine, is tried again when all others have run, alone; likewise one
         that fails while the database or the host did not answer the plugin in time. If both are so, nothing is known in the end.
         """
-        self._first_runs += 1
-        self._is_quiet.clear()
-        try:
-            async with self._alone if check.alone else self._shared:
-                result, is_doubtful = await self._run(check)
-        finally:
-            self._first_runs -= 1
-            if not self._first_runs:
-                self._is_quiet.set()
-        if is_doubtful:
-            async with self._again:
-                await self._is_quiet.wait()
-                await self.session.until_released()
-                self._is_second = True  # until the next check is tried again: all first tries have ended
-                result, is_doubtful = await self._run(check)
-                if is_doubtful and result.finding is not None and result.status is not Status.ERROR:
-                    said = f"not known: this machine was too slow, as it was before. What was seen: {result.finding.message}"
-                    finding = msgspec.structs.replace(result.finding, message=said)
-                    result = msgspec.structs.replace(result, status=Status.ERROR, finding=finding)
-        return result
+        doubtful: list[Check] = []
 
-    async def _run(self, check: Check) -> tuple[CheckResult, bool]:
+        async def first(check: Check) -> None:
+            async with self._alone if check.alone else self._shared:
+                result, is_doubtful = await self._run(check, is_second=False)
+            if is_doubtful:
+                doubtful.append(check)
+            else:
+                self._keep(result)
+
+        async with asyncio.TaskGroup() as group:
+            for check in checks:
+                group.create_task(first(check))
+        for check in doubtful:
+            await self.session.until_released()
+            result, is_doubtful = await self._run(check, is_second=True)
+            if is_doubtful and result.finding is not None and result.status is not Status.ERROR:
+                said = f"not known: this machine was too slow, as it was before. What was seen: {result.finding.message}"
+                finding = msgspec.structs.replace(result.finding, message=said)
+                result = msgspec.structs.replace(result, status=Status.ERROR, finding=finding)
+            self._keep(result)
+
+    async def _run(self, check: Check, *, is_second: bool) -> tuple[CheckResult, bool]:
         """Run one check once; return its result, and whether a second try may tell more."""
         self.running.add(check.id)
-        judged = await self._tried(check)
+        judged = await self._tried(check, is_second=is_second)
         self.running.remove(check.id)  # not if it was cancelled: the report names those
         return judged
 
-    async def _tried(self, check: Check) -> tuple[CheckResult, bool]:
+    async def _tried(self, check: Check, *, is_second: bool) -> tuple[CheckResult, bool]:
         began, result = time.monotonic(), partial(check.result, rerun=self._rerun(check))
         if check.profile not in self.session.claims or self.session.lacks.intersection(check.needs):
             return result(Status.NOT_CLAIMED), False
@@ -117,15 +113,13 @@ class Runner:
         if finding is not None:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
         is_slow = self.session.machine.slowness() >= SLOW
-        is_late = (trial.saw_overload and is_slow) if self._is_second else (trial.saw_overload or is_slow)
+        is_late = (trial.saw_overload and is_slow) if is_second else (trial.saw_overload or is_slow)
         is_doubtful = status is Status.ERROR or (status in FAILURES and is_late)
-        known = self._baseline.get(check.id) if status in FAILURES else None
         ended = result(
-            status if known is None else Status.KNOWN,
+            status,
             finding=finding,
             timeline=tuple(trial.timeline),
             seconds=time.monotonic() - began,
-            known=known,
         )
         return ended, is_doubtful
 
@@ -194,7 +188,6 @@ async def run_checks(
     ids: Iterable[str] = (),
     *,
     server: str | None = None,
-    baseline: Baseline | None = None,
     output: Output | None = None,
     time_scale: float = 1.0,
     served: ServedAt | None = None,
@@ -207,7 +200,6 @@ async def run_checks(
         factory: the function, or its name as ``package.module:attribute``.
         ids: of checks, groups or profiles; none: all.
         server: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
-        baseline: check id → why its failure is accepted.
         output: what hosts print; for who has replaced ``sys.stdout`` by it.
         time_scale: of all limits.
         served: a host that somebody else has started; then the factory makes its driver.
@@ -216,11 +208,9 @@ async def run_checks(
 
     Raises:
         LookupError: there is no check of a name in ``ids``.
-        BaselineInvalid: ``baseline`` names a check that does not exist, or gives no reason.
     """
     chosen = list(ids)
     checks: Sequence[Check] = select(chosen) if chosen else all_checks()
-    known = accepted(baseline or {})
     started, began = datetime.now(UTC), time.monotonic()
     session = Session(factory, server=server, output=output, time_scale=time_scale, served=served, seed=seed)
     results: dict[str, CheckResult] = {}
@@ -228,26 +218,22 @@ async def run_checks(
     interrupted = False
     runner: Runner | None = None
 
-    async def one(runner: Runner, check: Check) -> None:
-        results[check.id] = await runner.run(check)
-        on_result(results[check.id], session.machine.slowness(), len(runner.running))
+    def keep(result: CheckResult) -> None:
+        results[result.id] = result
+        on_result(result, session.machine.slowness(), 0 if runner is None else len(runner.running))
 
     try:
         async with session.running():
             sends_events = any(check.sends_events for check in checks)
-            runner = Runner(session, await preflight(session, sends_events=sends_events), known)
-            async with asyncio.TaskGroup() as group:
-                for check in checks:
-                    if not runner.runs_last(check):
-                        group.create_task(one(runner, check))
+            runner = Runner(session, await preflight(session, sends_events=sends_events), keep)
+            await runner.run(check for check in checks if not runner.runs_last(check))
             for check in filter(runner.runs_last, checks):
-                await one(runner, check)
+                await runner.run([check])
     except (DriverFault, NothingKnown) as exc:
         error = Finding(message=str(exc))
         session.claims = frozenset()  # none of them was tried
     except asyncio.CancelledError:
         interrupted = True  # who has cancelled this wants to know what was found so far
-    passed = {id_ for id_, result in results.items() if result.status is Status.PASS}
     return Report(
         host=session.factory_name,
         contract=CONTRACT,
@@ -259,7 +245,6 @@ async def run_checks(
         seconds=time.monotonic() - began,
         claims=tuple(sorted(session.claims)),
         results=tuple(results[check.id] for check in checks if check.id in results),
-        stale_baseline=tuple(sorted(passed & known.keys())),
         error=error,
         output=session.output.text(),
         selected=bool(chosen),

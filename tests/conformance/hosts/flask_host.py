@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Timer
 from typing import Any, Literal
 
 import httpx
@@ -98,13 +97,7 @@ class Store:
 
 
 class ShopHost(Host):
-    """What the plugin asks of this host. Its queries run in threads, beside the event loop.
-
-    Attributes:
-        deepest: so many sub-flows deep it looks for a node.
-    """
-
-    deepest = 100
+    """What the plugin asks of this host. Its queries run in threads, beside the event loop."""
 
     def __init__(self, settings: Mapping[str, str], store: Store) -> None:
         self.settings = settings
@@ -152,15 +145,15 @@ class ShopHost(Host):
         """Return the node as it is now, in the flow or in one of its sub-flows."""
         return await asyncio.to_thread(self._node, organization_id, flow_id, node_id)
 
-    def _node(self, organization_id: str, flow_id: str, node_id: str, depth: int = 0) -> Node | None:
+    def _node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         flow = self._store.get("flow", flow_id)
         if flow is None or flow["organization"] != organization_id:
             return None
         for item in every(flow["items"]):
             if item["kind"] == "action" and item["id"] == node_id:
                 return _node(item)
-            if item["kind"] == "subflow" and depth < self.deepest:
-                found = self._node(organization_id, item["flow"], node_id, depth + 1)
+            if item["kind"] == "subflow":
+                found = self._node(organization_id, item["flow"], node_id)
                 if found is not None:
                     return found
         return None
@@ -467,25 +460,3 @@ async def dropping_secrets(env: Env) -> AsyncIterator[ShopDriver]:
     """Make the host that drops secrets when a flow is saved."""
     store = Store(env.state_dir / "shop.db")
     yield DroppingDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)
-
-
-class ShallowHost(ShopHost):
-    """Looks into the sub-flows of a flow, and not into theirs."""
-
-    deepest = 1
-
-
-@asynccontextmanager
-async def looking_one_deep(env: Env) -> AsyncIterator[ShopDriver]:
-    """Make the host that finds nodes in a flow and its sub-flows only."""
-    store = Store(env.state_dir / "shop.db")
-    yield ShopDriver(store, FlowActions.load(ShallowHost(env.settings, store)), env)
-
-
-@asynccontextmanager
-async def answering_early(env: Env) -> AsyncIterator[ShopDriver]:
-    """Make the host that answers before it has committed a run."""
-    store = Store(env.state_dir / "shop.db")
-    start = store.start
-    store.start = lambda run: Timer(0.3, start, (run,)).start()  # type: ignore[method-assign]
-    yield ShopDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)

@@ -1,1 +1,1 @@
-"""Reports the result of a run: on the terminal, as JSON and as a page."""
+"""Reports the result of a run: on the terminal, and as JSON."""

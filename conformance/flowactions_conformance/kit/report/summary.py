@@ -9,10 +9,10 @@ from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
 from flowactions_conformance.kit.registry import PROFILES
 from flowactions_conformance.kit.under_test import Wire
 
-State: TypeAlias = Literal["passed", "known", "not_tried", "failed", "error", "not_claimed", "not_run"]
+State: TypeAlias = Literal["passed", "not_tried", "failed", "error", "not_claimed", "not_run"]
 Verdict: TypeAlias = Literal["proved", "selected_passed", "failed", "error", "interrupted"]
 
-ATTENTION: Final = (Status.ERROR, Status.FAIL, Status.NOT_TESTABLE, Status.WARN, Status.KNOWN, Status.NOT_TRIED)
+ATTENTION: Final = (Status.ERROR, Status.FAIL, Status.NOT_TESTABLE, Status.WARN, Status.NOT_TRIED)
 """Outcomes that are shown with all that is known of them, the worst first."""
 WORDS: Final = {
     Status.PASS: "passed",
@@ -20,7 +20,6 @@ WORDS: Final = {
     Status.WARN: "with a warning",
     Status.NOT_TESTABLE: "not testable",
     Status.NOT_TRIED: "not tried",
-    Status.KNOWN: "known to fail",
     Status.ERROR: "in error",
     Status.NOT_CLAIMED: "not claimed",
 }
@@ -31,8 +30,7 @@ class ProfileSummary(Wire, frozen=True):
     """One profile.
 
     Args:
-        state: ``known``: it would have passed, but for failures that the baseline accepts. ``not_tried``: but for a
-            required check that was not tried. ``not_run``: none of its checks was selected, or the run ended before.
+        state: ``not_tried``: it would have passed, but for a required check that was not tried. ``not_run``: none of its checks was selected, or the run ended before.
         counts: outcome → number of checks.
     """
 
@@ -59,7 +57,7 @@ def _summary(report: Report, name: str) -> ProfileSummary:
     elif any(result.status is Status.NOT_TRIED and result.since for result in mine):
         state = "not_tried"
     else:
-        state = "known" if counts[Status.KNOWN] else "passed"
+        state = "passed"
     return ProfileSummary(name=name, state=state, counts={key: count for key, count in counts.items() if count})
 
 
@@ -86,28 +84,20 @@ def headline(report: Report) -> str:
         return "NOT PROVED: no check ran"
     if report.exit_status:
         wrong = ", ".join(f"{counts[each]} {WORDS[each]}" for each in ATTENTION if counts[each])
-        stale = f"stale in the baseline: {', '.join(report.stale_baseline)}" if report.stale_baseline else ""
-        parts = (f"{wrong} of {ran + untried} checks" if wrong else "", stale)
-        return f"{'ERROR' if report.exit_status == 2 else 'NOT PROVED'}: {'; '.join(filter(None, parts))}"
+        return f"{'ERROR' if report.exit_status == 2 else 'NOT PROVED'}: {wrong} of {ran + untried} checks"
     if report.selected:
         return f"PASSED: {ran} selected {'check' if ran == 1 else 'checks'}. Only a run of all checks proves a host"
     # Those of which no required check was left untried.
-    proved = [_claimed(report, each.name) for each in profiles(report) if each.state in {"passed", "known"}]
-    known = f", {counts[Status.KNOWN]} known to fail" if counts[Status.KNOWN] else ""
+    proved = [_claimed(report, each.name) for each in profiles(report) if each.state == "passed"]
     left = f", {untried} {'check' if untried == 1 else 'checks'} not tried" if untried else ""
     named = ", ".join(proved) or "no profile as a whole"
-    return f"PROVED for contract {report.contract}{left}: {named} ({ran} checks{known})"
+    return f"PROVED for contract {report.contract}{left}: {named} ({ran} checks)"
 
 
 def _claimed(report: Report, profile: str) -> str:
     """Return a profile's name, with what the host lacks of it."""
     lacks = " and ".join(LACKED[each] for each in report.lacks) if profile == "loops" else ""
     return f"{profile} without {lacks}" if lacks else profile
-
-
-def stale_lines(report: Report) -> list[str]:
-    """Return why each stale entry of the baseline is to be removed there."""
-    return [f"{id_} is in the baseline and passes: remove it there" for id_ in report.stale_baseline]
 
 
 def worth_reading(report: Report) -> list[CheckResult]:

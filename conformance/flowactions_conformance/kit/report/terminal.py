@@ -12,17 +12,15 @@ from flowactions_conformance.kit.report.summary import (
     counted,
     headline,
     profiles,
-    stale_lines,
     verdict,
     worth_reading,
 )
 
 SHOWN_MOMENTS: Final = 40
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
-YELLOW_ONES: Final = {Status.NOT_TRIED, Status.WARN, Status.KNOWN}
+YELLOW_ONES: Final = {Status.NOT_TRIED, Status.WARN}
 STATE_WORDS: Final = {
     "passed": ("PASS", GREEN),
-    "known": ("KNOWN", YELLOW),
     "failed": ("FAIL", RED),
     "error": ("ERROR", RED),
     "not_tried": ("not proved: a required check was not tried", YELLOW),
@@ -81,7 +79,6 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
             counts = "" if profile.state in {"not_claimed", "not_run"} else counted(profile.counts)
             yield f"{profile.name:<12}{paint(f'{word} '.ljust(6) if counts else word, colour)}{counts}"
         yield ""
-    yield from stale_lines(report)
     good = verdict(report) in {"proved", "selected_passed"}
     yield f"{paint(headline(report), BOLD, GREEN if good else RED)}, in {report.seconds:.1f} s"
     unclaimed = [each.name for each in profiles(report) if each.state == "not_claimed"]
@@ -100,9 +97,6 @@ def result_lines(result: CheckResult, paint: Paint = plain) -> Iterator[str]:
         yield from _labelled("what", finding.message, paint, BOLD)
         yield from _labelled("expected", finding.expected, paint)
         yield from _labelled("actual", finding.actual if finding.actual != finding.message else "", paint)
-    if result.known:
-        yield from _labelled("accepted", result.known, paint)
-    elif finding is not None:
         if finding.causes:
             yield "  usual causes"
         for number, cause in enumerate(finding.causes, 1):
