@@ -101,7 +101,11 @@ async def a_dead_one(queue: Queue, **changes: Any) -> str:
     error = "cannot connect to h ([Errno 111] Connect call failed ('10.1.2.3', 443))"
     state = {"last_error": error, "last_status_code": 500}
     row_id = await stored.a_dead_one(queue, body=ORDER.encode(), state=state, **changes)
-    tried: dict[str, Any] = {"started_at": int(queue.database.clock() * 1000) - 5, "duration_ms": 3, "status_code": 500}
+    tried: dict[str, Any] = {
+        "started_at": int(queue.database.clock() * 1000) - 5,
+        "duration_ms": 3,
+        "status_code": 500,
+    }
     tried |= {"response": ORDER.encode(), "worker": "0badcafe", "error": error}
     for number in range(1, 26):
         await queue.run(insert(schema.attempts).values(delivery_id=row_id, number=number, **tried))
@@ -117,8 +121,7 @@ async def state(queue: Queue, row_id: str) -> str:
 
 async def audited(queue: Queue) -> list[Any]:
     """Give the lines of the audit, the first one first."""
-    async with queue.database.read() as connection:
-        return [*(await connection.execute(select(schema.audit).order_by(schema.audit.c.id))).all()]
+    return [*await queue.database.rows(select(schema.audit).order_by(schema.audit.c.id))]
 
 
 @sampled("mode", ["legacy", "auto"], size=1)
