@@ -35,10 +35,7 @@ async def delivered(run: Running) -> str:
 
 
 async def ended(run: Running, delivery_id: str, state: str = "delivered") -> None:
-    async def is_there() -> bool:
-        return any(row["id"] == delivery_id for row in await run.rows(status=state))
-
-    await until(is_there)
+    await until(lambda: run.is_listed(delivery_id, state))
 
 
 def signature(request: Request, secret: str) -> str:
