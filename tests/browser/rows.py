@@ -16,6 +16,7 @@ from flowactions_plugin.queue.claims import token_prefix
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
+from tests.plugin.stored import a_connection, a_worker
 
 DESTINATIONS = (
     "https://hooks.acme.example:443",
@@ -211,23 +212,22 @@ def _state(number: int) -> tuple[str, int]:
 def _workers(now: int, count: int) -> Iterator[dict[str, Any]]:
     """Give workers of which the third does not answer; the second's clock is wrong."""
     for number in range(count):
-        yield {
-            "id": new_id(now / 1000 - 9000),
-            "name": "delivery",
-            "version": "0.2.0",
-            "host_name": f"web-{number + 1}",
-            "pid": 41 + number,
-            "mode": "continuous",
-            "slots": 100,
-            "delivery_timeout": 10,
-            "in_flight": 12,
-            "started_at": now - 9_000_000,
+        yield a_worker(
+            now,
+            id=new_id(now / 1000 - 9000),
+            name="delivery",
+            version="0.2.0",
+            host_name=f"web-{number + 1}",
+            pid=41 + number,
+            slots=100,
+            in_flight=12,
+            started_at=now - 9_000_000,
             # Ahead, so that they stay alive.
-            "last_seen_at": now + 600_000 if number < 2 else now - 60_000,
-            "last_claim_at": now + 600_000 if number < 2 else now - 61_000,
-            "stopped_at": None,
-            "clock_ahead_ms": (40, 90_000, -20)[number],
-        }
+            last_seen_at=now + 600_000 if number < 2 else now - 60_000,
+            last_claim_at=now + 600_000 if number < 2 else now - 61_000,
+            stopped_at=None,
+            clock_ahead_ms=(40, 90_000, -20)[number],
+        )
 
 
 def _statistics(now: int, places: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -384,24 +384,20 @@ def _connections(now: int, count: int) -> Iterator[dict[str, Any]]:
     """Give chat connections; the first was revoked, and the second lacks a permission."""
     for number in range(count):
         revoked, lacks = number == 0 and count > 1, number == 1
-        yield {
-            "organization_id": ORGANIZATIONS[number] if number < 2 else f"o-{number:04}",
-            "team_id": f"T{number:04}ACME",
-            "team_name": ("Acme", "Globex")[number] if number < 2 else f"Workspace {number}",
-            "bot_user_id": "U0BOT",
-            "app_id": "A0APP",
-            "scopes": "chat:write",
-            "installed_by_id": "ada",
-            "installed_by_name": "Ada",
-            "installed_at": now - DAY_MS * (3 + number % 200),
-            "install_id": f"i{number}",
-            "status": "revoked" if revoked else "active",
-            "status_reason": "token_revoked" if revoked else None,
-            "sealed_token": b"x",
-            "default_channel": "C0GENERAL",
-            "missing_scopes": "channels:read,users:read" if lacks else "",
-            "last_error": "missing_scope" if lacks else None,
-            "last_error_at": now - 120_000 if lacks else None,
-            "last_error_flow": "order-placed" if lacks else None,
-            "last_error_node": "tell-team" if lacks else None,
-        }
+        yield a_connection(
+            ORGANIZATIONS[number] if number < 2 else f"o-{number:04}",
+            team_id=f"T{number:04}ACME",
+            team_name=("Acme", "Globex")[number] if number < 2 else f"Workspace {number}",
+            scopes="chat:write",
+            installed_by_id="ada",
+            installed_by_name="Ada",
+            installed_at=now - DAY_MS * (3 + number % 200),
+            status="revoked" if revoked else "active",
+            status_reason="token_revoked" if revoked else None,
+            default_channel="C0GENERAL",
+            missing_scopes="channels:read,users:read" if lacks else "",
+            last_error="missing_scope" if lacks else None,
+            last_error_at=now - 120_000 if lacks else None,
+            last_error_flow="order-placed" if lacks else None,
+            last_error_node="tell-team" if lacks else None,
+        )

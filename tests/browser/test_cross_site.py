@@ -12,12 +12,15 @@ import pytest
 from litestar import Litestar, MediaType, Response, get
 from litestar.datastructures import Cookie
 from playwright.async_api import Page
-from sqlalchemy import text
+from sqlalchemy import insert, text
 
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
 from flowactions_conformance.serving import listen, serve, url_of
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_plugin.storage.schema import chat_connections
 from tests.chatting import chat_settings
+from tests.plugin.stored import a_connection
+from tests.queueing import Queue
 from tests.support import SmallHost, a_walk, services_of
 from tests.waiting import until
 
@@ -121,11 +124,8 @@ class Site:
         await self.execute(
             "UPDATE flowactions_outbox SET status = 'dead', finished_at = 1 WHERE id = :id", id=self.dead
         )
-        await self.execute(
-            "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id, app_id,"
-            " scopes, installed_by_id, installed_by_name, installed_at, install_id, status, sealed_token, default_channel)"
-            " VALUES ('acme', 't', 't', 'b', '', '', 'u', 'u', 1, 'i', 'active', 'x', 'C0GENERAL')"
-        )
+        connection = a_connection("acme", default_channel="C0GENERAL")
+        await Queue(services_of(self.host)._database).run(insert(chat_connections).values(connection))
 
     async def execute(self, statement: str, **parameters: Any) -> list[Any]:
         async with services_of(self.host)._database.write() as connection:

@@ -206,22 +206,6 @@ async def test_a_workspace_that_takes_the_app_out_is_connected_again(page: Page,
 
 
 @pytest.mark.ci
-async def test_two_organizations_have_a_workspace_each(page: Page, demo: Demo) -> None:
-    """What Ada connects for Acme, Grace of Globex does not see, and the other way round."""
-    await connect(page, demo)
-    await expect(page.locator("#chat")).to_contain_text("Acme")
-    await page.context.clear_cookies()
-    await page.goto(f"{demo.host_url}/connections")
-    await page.get_by_test_id("sign-in-grace").click()
-    await expect(page.locator("#chat")).to_contain_text("No workspace is connected")
-    await page.click("#connect")
-    await page.select_option("#workspace", "T00GLOBEX")
-    await page.click("#allow")
-    await expect(page.locator("#chat dd").first).to_have_text("Globex")
-    await expect(page.locator("#chat")).to_contain_text("Grace")
-
-
-@pytest.mark.ci
 async def test_cancelling_at_the_provider_is_said_plainly(page: Page, demo: Demo) -> None:
     """Cancel on the consent page leads back to a sentence that a person understands."""
     await sign_in(page, demo.host_url, "/connections")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import NamedTuple
+
+from tests.loopback import listening
 
 
 class WireRequest(NamedTuple):
@@ -32,39 +34,28 @@ async def tap(port: int, seen: list[WireRequest]) -> AsyncIterator[int]:
     Yields:
         The port to connect to instead.
     """
-    writers: set[asyncio.StreamWriter] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, onward = await asyncio.open_connection("127.0.0.1", port)
-        writers.update({writer, onward})
-        back = asyncio.create_task(_pass_on(there, writer))
         received = bytearray()
-        with suppress(ConnectionError):
-            while data := await reader.read(65536):
-                received += data
-                while request := _first_request(received):
-                    seen.append(request)
-                onward.write(data)
-                await onward.drain()
-        onward.close()
-        await asyncio.wait({back})
-        writers.difference_update({writer, onward})
 
-    server = await asyncio.start_server(connected, "127.0.0.1")
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        for writer in list(writers):
-            writer.transport.abort()
+        async def pass_on(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+            while data := await source.read(65536):
+                if source is reader:
+                    received.extend(data)
+                    while request := _first_request(received):
+                        seen.append(request)
+                to.write(data)
+                await to.drain()
+            to.close()
 
+        try:
+            await asyncio.gather(pass_on(reader, onward), pass_on(there, writer))
+        finally:
+            onward.close()
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
+    async with listening(connected) as own:
+        yield own
 
 
 def _first_request(received: bytearray) -> WireRequest | None:

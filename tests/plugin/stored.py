@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Float, Integer, LargeBinary, Table
@@ -32,7 +33,9 @@ def a_connection(organization: str, **changes: Any) -> dict[str, Any]:
     return {**row, "status": "active", "sealed_token": b"x", **changes}
 
 
-def a_row(table: Table, text: str, number: int = 1, *, whole: bool = False, **known: Any) -> dict[str, Any]:
+def a_row(
+    table: Table, text: str, known: Mapping[str, Any], *, number: int = 1, whole: bool = False
+) -> dict[str, Any]:
     """Give a row of any table: a text and a number, cut to their columns, where nothing is known.
 
     Columns that may be empty are left out, unless the row is a ``whole`` one.

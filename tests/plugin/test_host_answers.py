@@ -32,15 +32,12 @@ BODY = {"idempotencyKey": "k", "source": "experience_trigger", "actionIndex": 0,
 ACTIONS: list[tuple[Any, str]] = [
     ({"url": "http://x/"}, r"LogicAction \| None: it is a dict"),
     ("http://x/", "it is a str"),
-    ([], "it is a list"),
     (LogicAction(url=None), "url is None, not str"),  # type: ignore[arg-type]
-    (LogicAction(url=b"http://x/"), "url is a bytes"),  # type: ignore[arg-type]
     (LogicAction(url="http://x/", method=7), "method is an int"),  # type: ignore[arg-type]
     (LogicAction(url="http://x/", headers=[{"key": "a", "value": "s3cret"}]), r"headers\[0\] is a dict"),  # type: ignore[list-item]
     (LogicAction(url="http://x/", headers={"a": "s3cret"}), "headers is a dict"),  # type: ignore[arg-type]
     (LogicAction(url="http://x/", headers="s3cret"), "headers is a str"),  # type: ignore[arg-type]
     (LogicAction(url="http://x/", headers=[Header(key="a", value=1)]), r"headers\[0\]\.value is an int"),  # type: ignore[arg-type]
-    (LogicAction(url="http://x/", headers=None), "headers is None"),  # type: ignore[arg-type]
     (LogicAction(url="http://x/", secret=b"s3cret"), "secret is a bytes"),  # type: ignore[arg-type]
 ]
 
@@ -80,21 +77,18 @@ def refused(answer: httpx.Response, caplog: pytest.LogCaptureFixture, method: st
     assert "AnsweringHost" not in answer.text
 
 
-@pytest.mark.parametrize(("answer", "fault"), ACTIONS)
 async def test_a_logic_action_of_a_wrong_type_is_named(
-    started: tuple[AnsweringHost, FlowActions, httpx.AsyncClient],
-    caplog: pytest.LogCaptureFixture,
-    answer: Any,
-    fault: str,
+    started: tuple[AnsweringHost, FlowActions, httpx.AsyncClient], caplog: pytest.LogCaptureFixture
 ) -> None:
     """dispatch gives a failed Receipt, the route a 500, and both name class and method in the log."""
     host, actions, client = started
-    host.action = answer
-    receipt = await actions.dispatch(REF, firing_id="f", occurred_at=datetime.now(UTC))
-    assert (receipt.status, receipt.reason) == ("failed", "host_error")
-    assert "AnsweringHost.logic_action must return" in (receipt.message or "")
-    caplog.clear()
-    refused(await client.post(CALL, json=BODY), caplog, "logic_action", fault)
+    for answer, fault in ACTIONS:
+        host.action = answer
+        receipt = await actions.dispatch(REF, firing_id="f", occurred_at=datetime.now(UTC))
+        assert (receipt.status, receipt.reason) == ("failed", "host_error")
+        assert "AnsweringHost.logic_action must return" in (receipt.message or "")
+        caplog.clear()
+        refused(await client.post(CALL, json=BODY), caplog, "logic_action", fault)
 
 
 async def test_a_logic_action_that_raises_fails_the_dispatch(
@@ -199,19 +193,16 @@ async def test_an_agent_or_a_principal_of_a_wrong_type_is_named(
             refused(await client.post(CALL, json=BODY), caplog, method, fault)
 
 
-@pytest.mark.parametrize(
-    ("answer", "fault"),
-    [
-        (None, "it is None"),
-        ("a1", "it is a str"),
-        ([{"id": "a1"}], r"\[0\] is a dict, not Agent"),
-        ([Agent(id="a1", name=None, organization_id="acme")], r"\[0\]\.name is None"),  # type: ignore[arg-type]
-        ({Agent(id="a1", name="A", organization_id="acme")}, "it is a set"),
-    ],
-)
-async def test_agents_of_a_wrong_type_are_named(
-    database_url: str, caplog: pytest.LogCaptureFixture, answer: Any, fault: str
-) -> None:
+AGENTS: list[tuple[Any, str]] = [
+    (None, "it is None"),
+    ("a1", "it is a str"),
+    ([{"id": "a1"}], r"\[0\] is a dict, not Agent"),
+    ([Agent(id="a1", name=None, organization_id="acme")], r"\[0\]\.name is None"),  # type: ignore[arg-type]
+    ({Agent(id="a1", name="A", organization_id="acme")}, "it is a set"),
+]
+
+
+async def test_agents_of_a_wrong_type_are_named(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """The connection card asks for the agents that use the node."""
     provider = FakeChatProvider()
     token = provider.state.add_token(provider.state.workspaces[0])
@@ -221,8 +212,8 @@ async def test_agents_of_a_wrong_type_are_named(
         transport = transport_of(actions)
         async with actions.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://host") as client:
             await adopt(actions)
-            host.agents_answer = answer
-            caplog.clear()
-            refused(await client.get("/integrations/chat/connection"), caplog, "agents_using", fault)
+            for host.agents_answer, fault in AGENTS:
+                caplog.clear()
+                refused(await client.get("/integrations/chat/connection"), caplog, "agents_using", fault)
             host.agents_answer = (Agent(id="a1", name="A", organization_id="acme"),)
             assert (await client.get("/integrations/chat/connection")).status_code == 200

@@ -7,7 +7,6 @@ import base64
 import logging
 import socket
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -90,24 +89,16 @@ def seen(*texts: str) -> bool:
     )
 
 
-class Watch:
-    """Everything that was logged at any level, with tracebacks."""
-
-    def __init__(self, handler: pytest.LogCaptureFixture) -> None:
-        self._handler = handler
-
-    def text(self) -> str:
-        return self._handler.text + "".join(str(record.__dict__) for record in self._handler.records)
-
-    def forget(self) -> None:
-        """Let `text` begin anew."""
-        self._handler.clear()
-
-
 @pytest.fixture
-def watch(caplog: pytest.LogCaptureFixture) -> Iterator[Watch]:
-    with caplog.at_level(logging.DEBUG):
-        yield Watch(caplog)
+def watch(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Everything that is logged at any level."""
+    caplog.set_level(logging.DEBUG)
+    return caplog
+
+
+def logged(watch: pytest.LogCaptureFixture) -> str:
+    """Give what was logged, with tracebacks and attributes."""
+    return watch.text + "".join(str(record.__dict__) for record in watch.records)
 
 
 def test_every_setting_that_may_hold_a_secret_is_tried() -> None:
@@ -125,7 +116,7 @@ def test_every_setting_that_may_hold_a_secret_is_tried() -> None:
     ],
 )
 def test_loading_shows_nothing(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Watch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: pytest.LogCaptureFixture
 ) -> None:
     """Neither the error, its traceback, the log, nor the repr of what was built holds the value."""
     monkeypatch.chdir(tmp_path)
@@ -136,8 +127,8 @@ def test_loading_shows_nothing(
         mangled = MANGLINGS[what]
         for text in forms(name, mangled):
             error, said = loading({name: text})
-            assert not seen(*said, watch.text()), (what, text)
-            watch.forget()  # or each of the next ones would look at it again
+            assert not seen(*said, logged(watch)), (what, text)
+            watch.clear()  # or each of the next ones would look at it again
             if error is None:
                 loaded += 1
             else:
@@ -162,7 +153,7 @@ def loading(settings: dict[str, str]) -> tuple[Exception | None, list[str]]:
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "no-such-proxy.invalid:3128", "answering"])
 async def test_a_delivery_shows_nothing_of_the_proxy(
-    host: str, monkeypatch: pytest.MonkeyPatch, watch: Watch
+    host: str, monkeypatch: pytest.MonkeyPatch, watch: pytest.LogCaptureFixture
 ) -> None:
     """Whatever the proxy does, the reason that tenants read holds neither its user name nor its password."""
 
@@ -191,7 +182,7 @@ async def test_a_delivery_shows_nothing_of_the_proxy(
                     for url in ("http://example.com/", "https://example.com/"):
                         outcome = await sender.send(Message(url=url), None)
                         reason = outcome.reason if isinstance(outcome, Aborted) else outcome.error or ""
-                        assert not seen(repr(outcome), watch.text()), (what, outcome)
+                        assert not seen(repr(outcome), logged(watch)), (what, outcome)
                         if host != "answering" or url.startswith("https"):
                             assert reason.startswith("the egress proxy did not connect")
                 finally:
@@ -204,7 +195,7 @@ def no_such_host(*asked: object, **options: object) -> NoReturn:
 
 
 async def test_a_running_host_shows_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: Watch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, watch: pytest.LogCaptureFixture
 ) -> None:
     """Neither the answers of the routes, the results of nodes, nor the log of a whole host hold a value."""
     monkeypatch.chdir(tmp_path)
@@ -222,7 +213,7 @@ async def test_a_running_host_shows_nothing(
                     settings[name] = text
                     break
         said = await used(FlowActions.load(SmallHost(settings)))
-        assert not seen(*said, watch.text()), what
+        assert not seen(*said, logged(watch)), what
 
 
 def usable(name: str, text: str) -> bool:
@@ -264,7 +255,9 @@ async def used(actions: FlowActions) -> list[str]:
 
 
 @pytest.mark.parametrize("mangled", ["plain", "a percent line feed", "U+0026 around", "long"])
-async def test_a_database_that_cannot_be_reached_shows_nothing(mangled: str, watch: Watch) -> None:
+async def test_a_database_that_cannot_be_reached_shows_nothing(
+    mangled: str, watch: pytest.LogCaptureFixture
+) -> None:
     """Nor one that refuses the password: the log says why without it."""
     for text in forms("FLOWACTIONS_DATABASE_URL", MANGLINGS[mangled]):
         try:
@@ -277,7 +270,7 @@ async def test_a_database_that_cannot_be_reached_shows_nothing(mangled: str, wat
                 pass
         except FlowActionsError:
             said = traceback.format_exc()
-        assert not seen(said, watch.text()), text
+        assert not seen(said, logged(watch)), text
 
 
 def test_settings_show_nothing_of_themselves() -> None:

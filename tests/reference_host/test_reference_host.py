@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -119,15 +120,6 @@ class TestWalker:
         await run.open(flow_id)
         assert run.probe.reached[2][0].run_id != walk.run_id
 
-    async def test_a_halt_stops_the_walk(self, run: Running) -> None:
-        """What comes after a halting node is neither shown nor run."""
-        flow_id = await run.make_flow(
-            "single_shot", step("s1"), action("a", halt=True), step("s2"), action("b")
-        )
-        turn = await run.open(flow_id)
-        assert ([shown["id"] for shown in turn["steps"]], turn["done"]) == (["s1"], True)
-        assert await run.results(flow_id) == [("a", "sent")]
-
     async def test_a_client_paced_flow_fires_as_the_user_gets_there(self, run: Running) -> None:
         """Opening records; each next fires what precedes that step; the end is a step, too (§3.2)."""
         flow_id = await run.make_flow(
@@ -167,10 +159,11 @@ class TestDashboard:
         assert [one["name"] for one in types] == ["chat_message", "webhook", "probe"]
         assert types[0]["available"] is False
 
-    @pytest.mark.parametrize("token", ["x", "nonsense", "api-token", "é"])
-    async def test_strangers_are_refused(self, run: Running, token: str) -> None:
-        """No token, garbage and a token of another kind are all 401."""
-        for path in ("/api/me", "/api/flows", "/api/node-types"):
+    async def test_strangers_are_refused(self, run: Running) -> None:
+        """Garbage and a token of another kind are all 401."""
+        for token, path in product(
+            ("nonsense", "api-token", "é"), ("/api/me", "/api/flows", "/api/node-types")
+        ):
             headers = {"authorization": f"Bearer {token}".encode()}
             assert (await run.client.get(path, headers=headers)).status_code == 401  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from svix.webhooks import Webhook
 
-from flowactions_hookspecs import FlowActions, Node, Operator, SettingsInvalid
+from flowactions_hookspecs import FlowActions, Node, SettingsInvalid
 from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.clock import new_id
@@ -25,8 +25,9 @@ from flowactions_plugin.watch.statistics_store import add_counts
 from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
 from tests.outages import Outage, refuse, write
-from tests.plugin.pages.conftest import OperatedHost
-from tests.support import AlertedHost, SmallHost, a_walk, development, hurry, services_of, transport_of
+from tests.plugin.pages.conftest import a_site
+from tests.queueing import Queue
+from tests.support import AlertedHost, SmallHost, a_walk, development, hurry, services_of
 from tests.waiting import until
 
 A_TEST = an_alert()
@@ -48,16 +49,13 @@ class Receiver:
         return httpx.Response(self.answers)
 
 
-@pytest.mark.parametrize("delivery", ["continuous", "scheduled"])
 async def test_a_failing_destination_is_a_signed_alert(
-    database_url: str, delivery: str, monkeypatch: pytest.MonkeyPatch
+    database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Verified by the library of Svix and by our own rule. The host learns of the destination as before, and of no alert."""
     hurry(monkeypatch, "statistics")
     receiver = Receiver()
-    settings = development(
-        database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_STANDARD_WEBHOOKS="on", **SETTINGS
-    )
+    settings = development(database_url, FLOWACTIONS_STANDARD_WEBHOOKS="on", **SETTINGS)
     host = AlertedHost(settings, transport=receiver.transport)
     actions = FlowActions.load(host)
     async with actions.lifespan():
@@ -116,40 +114,33 @@ async def test_alerts_that_do_not_arrive_are_said_and_make_no_alerts(
 
 async def test_people_of_an_organization_see_no_alerts(database_url: str) -> None:
     """Neither in a list nor by its id, and they can change none; what they change in bulk leaves alerts alone."""
-    host = SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS))
-    actions = FlowActions.load(host)
-    async with actions.lifespan():
-        database = services_of(host)._database
+    async with a_site(development(database_url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS)) as site:
+        database = site.queue.database
         row_id = await alerts_in(database).add(A_TEST)
-        client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
-        async with client:
-            listed = await client.get("/v1/webhooks/outbox")
-            assert (listed.status_code, listed.json()["data"]) == (200, [])
-            for path in ("", "/cancel", "/retry"):
-                method = client.post if path else client.get
-                assert (await method(f"/v1/webhooks/outbox/{row_id}{path}")).status_code == 404
-            for page in ("/", "/deliveries", "/destinations", f"/deliveries/{row_id}"):
-                text = (await client.get(f"/integrations/webhooks{page}")).text
-                assert "flowactions.destination.recovered" not in text
-                assert "127.0.0.1:9" not in text
+        listed = await site.browser.get("/v1/webhooks/outbox")
+        assert (listed.status_code, listed.json()["data"]) == (200, [])
+        for path in ("", "/cancel", "/retry"):
+            method = site.browser.post if path else site.browser.get
+            assert (await method(f"/v1/webhooks/outbox/{row_id}{path}")).status_code == 404
+        for page in ("/", "/deliveries", "/destinations", f"/deliveries/{row_id}"):
+            text = (await site.get(page)).text
+            assert "flowactions.destination.recovered" not in text
+            assert "127.0.0.1:9" not in text
         assert [row.status for row in await queued(database)] == ["pending"]
 
 
 async def test_operators_see_alerts_as_such(database_url: str) -> None:
     """On all pages that list them, and by a finding; not as those of all organizations. No button pauses them for all by mistake."""
-    host = OperatedHost(development(database_url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS))
-    host.person = Operator(user_id="olive", user_name="Olive", may_change=True)
-    actions = FlowActions.load(host)
-    client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
-    async with actions.lifespan(), client:
-        database = services_of(host)._database
+    async with a_site(development(database_url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS)) as site:
+        site.sign_in("operator")
+        database = site.queue.database
         row_id = await alerts_in(database).add(A_TEST)
         counts = Counts()
         counts.failed = counts.failures_in_row = 2
         counts.last_error = "network"
         await add_counts(database, {(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
         for page in ("/", "/deliveries", "/destinations", f"/deliveries/{row_id}"):
-            answer = await client.get(f"/integrations/webhooks{page}")
+            answer = await site.get(page)
             assert (answer.status_code, "<em>alerts</em>" in answer.text) == (200, page != "/"), page
             assert "<em>all organizations</em>" not in answer.text
             assert "t0ken" not in answer.text
@@ -171,8 +162,7 @@ async def test_an_alert_is_never_sent_unsigned(database_url: str) -> None:
                 await alerts_in(database).add(A_TEST)
                 await until(partial(_waits, database))
                 assert receiver.alerts == []
-                async with database.write() as connection:
-                    await connection.exec_driver_sql("UPDATE flowactions_outbox SET next_attempt_at = 0")
+                await Queue(database).run("UPDATE flowactions_outbox SET next_attempt_at = 0")
             else:
                 (request,) = await until(lambda: receiver.alerts)
     assert "x-service-webhook-signature" in request.headers

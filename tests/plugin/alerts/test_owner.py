@@ -40,7 +40,7 @@ from tests.loopback import listening
 from tests.pausing import RULE
 from tests.queueing import Queue, claimed
 from tests.recorder import OK, Recorder, recorder, status
-from tests.support import AlertedHost, SmallHost, a_walk, development, hurry
+from tests.support import SmallHost, a_walk, development, hurry
 from tests.waiting import until
 
 A, B = (FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="Zoë", node_id=node) for node in "ab")
@@ -211,19 +211,3 @@ async def test_the_owner_gets_a_mail_once_a_day(
     assert [each["To"] for each in mails.mails] == ["first@example.com", "second@example.com"]
     assert mails.mails[0]["Subject"] == f"Your webhook to {receiver.url.removesuffix('/hook')} does not arrive"
     assert "20 attempts failed in a row: http_5xx." in mails.mails[0].get_content()
-
-
-async def test_a_node_is_told_from_its_deliveries(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a real host's webhooks to its hook: agent, flow and node."""
-    hurry(monkeypatch, "statistics")
-    host = AlertedHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"))
-    actions = FlowActions.load(host)
-    async with recorder() as receiver, actions.lifespan():
-        receiver.answer = lambda _: status(500)
-        config = {"webhookUrl": receiver.url, "webhookBody": "{}"}
-        for _ in range(20):
-            await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
-        (alert,) = await until(lambda: host.alerts)
-    assert alert.origin == FlowNodeOrigin(
-        organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="n"
-    )

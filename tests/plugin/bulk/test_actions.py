@@ -28,6 +28,7 @@ from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
 from flowactions_plugin.storage.schema import attempts
+from tests.pausing import rows_of
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.stored import a_dead_one
 from tests.queueing import Queue, a_schedule, an_executor
@@ -41,9 +42,7 @@ EVERYTHING = Filter()
 
 
 async def rows(queue: Queue, columns: str = "*") -> Sequence[Any]:
-    async with queue.database.read() as connection:
-        found = await connection.exec_driver_sql(f"SELECT {columns} FROM flowactions_outbox ORDER BY id")  # noqa: S608
-        return found.all()
+    return await rows_of(queue, f"{columns} FROM flowactions_outbox ORDER BY id")
 
 
 async def states(queue: Queue) -> list[str]:
@@ -51,9 +50,7 @@ async def states(queue: Queue) -> list[str]:
 
 
 async def audit(queue: Queue) -> list[Any]:
-    async with queue.database.read() as connection:
-        found = await connection.exec_driver_sql("SELECT * FROM flowactions_audit ORDER BY id")
-        return list(found.all())
+    return await rows_of(queue, "* FROM flowactions_audit ORDER BY id")
 
 
 async def put(queue: Queue, count: int, write: Any = Queue.put, **changes: Any) -> list[str]:
@@ -352,9 +349,7 @@ async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:
     action = await begun(Operations(queue.database), "delete", wanted=Filter.of(agent="a"))
     await run_step(queue, action.id)
     assert [row.id for row in await rows(queue)] == [kept]
-    async with queue.database.read() as connection:
-        logged = await connection.exec_driver_sql("SELECT delivery_id FROM flowactions_attempts")
-        assert logged.scalars().all() == [kept]
+    assert await rows_of(queue, "delivery_id FROM flowactions_attempts") == [(kept,)]
 
 
 async def test_a_process_that_is_killed_leaves_its_action_to_another(

@@ -24,6 +24,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, metadata, outbox
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
+from tests.pausing import rows_of
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.health.test_status import completion
 from tests.plugin.stored import a_row
@@ -69,7 +70,7 @@ def _values(table: Table, organization_id: str, number: int) -> dict[str, Any]:
     }
     if table.name == "flowactions_deferred":
         known["id"] = number + 1000 * len(organization_id)
-    return a_row(table, f"{organization_id}-{number}", number, **known)
+    return a_row(table, f"{organization_id}-{number}", known, number=number)
 
 
 async def kept(queue: Queue) -> dict[str, list[Any]]:
@@ -305,14 +306,12 @@ async def test_statistics_that_could_not_be_written_are_dropped_all_the_same(que
         await monitor.write()
     await queue.run("ALTER TABLE away RENAME TO flowactions_statistics")
     await monitor.write()
-    organizations = select(metadata.tables["flowactions_statistics"].c.organization_id)
-    async with queue.database.read() as connection:
-        assert set((await connection.execute(organizations)).scalars()) == {"", "globex"}
+    organizations = "DISTINCT organization_id FROM flowactions_statistics"
+    assert {*await rows_of(queue, organizations)} == {("",), ("globex",)}
     monitor._clock = lambda: now + 600
     monitor.record([completion()])
     await monitor.write()
-    async with queue.database.read() as connection:
-        assert set((await connection.execute(organizations)).scalars()) == {"", "acme", "globex"}
+    assert {*await rows_of(queue, organizations)} == {("",), ("acme",), ("globex",)}
 
 
 async def test_statistics_that_are_being_written_are_waited_for(postgres_url: str) -> None:

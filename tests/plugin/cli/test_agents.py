@@ -121,8 +121,7 @@ async def state(queue: Queue, row_id: str) -> str:
 
 async def audited(queue: Queue) -> list[Any]:
     """Give the lines of the audit, the first one first."""
-    async with queue.database.read() as connection:
-        return [*(await connection.execute(select(schema.audit).order_by(schema.audit.c.id))).all()]
+    return [*await queue.database.rows(select(schema.audit).order_by(schema.audit.c.id))]
 
 
 @sampled("mode", ["legacy", "auto"], size=1)

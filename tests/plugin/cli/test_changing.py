@@ -48,21 +48,18 @@ class Site:
         return [await a_dead_one(self.queue, **to, **changes) for _ in range(count)]
 
     async def states(self) -> dict[str, int]:
-        query = select(schema.outbox.c.status, func.count()).group_by(schema.outbox.c.status)
-        async with self.queue.database.read() as connection:
-            return {row[0]: row[1] for row in await connection.execute(query)}
+        query = select(schema.outbox.c.status, func.count().label("number")).group_by(schema.outbox.c.status)
+        return {row.status: row.number for row in await self.queue.database.rows(query)}
 
     async def actions(self) -> Sequence[Row[Any]]:
-        async with self.queue.database.read() as connection:
-            return (await connection.execute(select(schema.actions))).all()
+        return await self.queue.database.rows(select(schema.actions))
 
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[asyncio.subprocess.Process]:
         """Run a worker, which is known as alive when the block begins; killed at the end if it still runs."""
 
         async def is_known() -> bool:
-            async with self.queue.database.read() as connection:
-                return (await connection.execute(select(schema.workers))).first() is not None
+            return bool(await self.queue.database.rows(select(schema.workers)))
 
         async with self.started("worker", "--host", "tests.plugin.cli.host:make") as process:
             await until(is_known)
@@ -95,12 +92,10 @@ async def test_a_retry_is_carried_out_by_workers_and_survives_its_command(site: 
         (action,) = await site.actions()
         assert (action.state, action.counted) == ("running", 24)
         await until(lambda: len(site.receiver.requests) >= 24)
-        async with asyncio.timeout(SAFETY_SECONDS):
-            while (await site.states()).get("delivered") != 24:  # noqa: ASYNC110  of another process
-                await asyncio.sleep(0.1)
 
         async def is_done() -> bool:
-            return [each.state for each in await site.actions()] == ["done"]
+            delivered = (await site.states()).get("delivered")
+            return (delivered, [each.state for each in await site.actions()]) == (24, ["done"])
 
         await until(is_done)
     shown = await site.run("status")
@@ -176,13 +171,9 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
     for arguments, code, told in (
         (("retry", "all"), 2, "Nobody can be asked here: add --yes"),
         (("retry",), 2, "which ones?"),
-        (("retry", "all", "--where", "type:a"), 2, "give ids, or a filter, and not both"),
         (("retry", ids[0], "--where", "type:a"), 2, "give ids, or a filter, and not both"),
         (("retry", "nonsense"), 2, "one of the ids is none"),
-        (("retry", "--where", 'since:"last week"', "--yes"), 2, "the filter: since: must be a date and time"),
         (("retry", "--where", "stauts:dead", "--yes"), 2, "did you mean status:?"),
-        (("retry", "--where", "type:a type:b", "--yes"), 2, "is given twice"),
-        (("retry", ids[0], "all"), 2, "one of the ids is none"),
         (("cancel", "--where", "status:dead", "--yes"), 2, "Cancel changes what is pending or retrying only"),
         (("delete", ids[0]), 2, "Nobody can be asked here"),
         (("resend", ids[0], "--rate", "1"), 2, "--rate is for a filter"),
@@ -243,12 +234,3 @@ async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site)
     assert (unbounded.code, "time from which they were enqueued" in unbounded.err) == (2, True)
     assert (await site.run("outbox", "resend", "--where", "since:1d")).out.startswith("1 delivery at ")
     assert "left out: 1 that are delivered" in (await site.run("outbox", "retry", "all")).out
-
-    async def has_arrived() -> bool:
-        return await site.states() == {"delivered": 2, "dead": 1}
-
-    async with site.worker():
-        await until(has_arrived)
-        done = await site.run("outbox", "resend", "--where", "since:1d", "--yes")
-        assert (done.code, [each.done for each in await site.actions()]) == (0, [2])
-        await until(lambda: len(site.receiver.requests) == 3)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
+from flowactions_plugin.chat.failures import RECONNECT
 from flowactions_plugin.cli import checks as checks_module
 from flowactions_plugin.cli.checks import Check, check_chat
 from flowactions_plugin.cli.context import CommandContext
@@ -214,6 +215,7 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
             ("warning", "organization acme: token_revoked"),
             ("ok", "the provider accepts 1 of 2 tokens"),
         ]
+        assert (await made(check_chat, database, **run.host.settings))[0].advice.endswith(RECONNECT)
         for token in run.provider.state.tokens_of(globex):
             token.dead = "invalid_auth"
         assert await told() == [

@@ -20,8 +20,6 @@ from tests.commanding import ROOT
     ("arguments", "told"),
     [
         ([], "Missing command."),
-        (["no-such"], "No such command 'no-such'."),
-        (["outbox"], "Missing command."),
         (["worker"], "Missing option '--host'."),
         (["migrate", "--chekc"], "Did you mean"),
         (["outbox", "list", "--limit", "many"], "'many' is not a valid integer"),

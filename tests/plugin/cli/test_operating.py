@@ -45,7 +45,7 @@ def run(database_url: str, tmp_path: Path, queue: Queue) -> Run:
 
 async def fill(queue: Queue, table: Table, **values: Any) -> None:
     """Write a row whose texts are all hostile, as far as their columns hold them."""
-    await queue.run(insert(table).values(a_row(table, NASTY, whole=True, **values)))
+    await queue.run(insert(table).values(a_row(table, NASTY, values, whole=True)))
 
 
 @pytest.fixture

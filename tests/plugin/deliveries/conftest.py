@@ -4,17 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from flowactions_hookspecs import FlowActions
 from tests.plugin.deliveries.running import Running
-from tests.recorder import recorder
+from tests.plugin.nodes import running as hosting
 from tests.support import SmallHost, development
 
 
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[Running]:
-    host = SmallHost(development(database_url))
-    actions = FlowActions.load(host)
-    async with recorder() as receiver, actions.lifespan():
-        running = Running(host, actions, receiver)
-        async with running.client:
-            yield running
+    async with hosting.running(SmallHost(development(database_url))) as started:
+        yield Running(started.host, started.actions, started.receiver, started.client)

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
-
-from flowactions_hookspecs import FlowActions, Node
-from tests.recorder import Recorder
-from tests.support import SmallHost, a_walk, transport_of
+from flowactions_hookspecs import Node
+from tests.plugin.nodes import running as hosting
 
 
-class Running:
-    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder) -> None:
-        self.host = host
-        self.actions = actions
-        self.receiver = receiver
-        transport = transport_of(actions)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
-
+class Running(hosting.Running):
     async def enqueue(self, **walk: Any) -> str:
-        node = Node(id="n", type="webhook", config={"webhookUrl": self.receiver.url})
-        result = await self.actions.reach(a_walk(**walk), node)
+        result = await self.reach(
+            Node(id="n", type="webhook", config={"webhookUrl": self.receiver.url}), **walk
+        )
         assert result.delivery_id is not None
         return result.delivery_id
 
@@ -29,3 +20,6 @@ class Running:
         answer = await self.client.get("/v1/webhooks/outbox", params=query)
         rows: list[dict[str, Any]] = answer.json()["data"]
         return rows
+
+    async def is_listed(self, delivery_id: str, state: str = "dead") -> bool:
+        return any(row["id"] == delivery_id for row in await self.rows(status=state))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect
 
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.bulk import fill
 from tests.costs import Watched
+from tests.queueing import Queue
 
 ROWS = 20_000
 LAST = "00003000-0000-7000-8000-000000003000"
@@ -60,10 +61,8 @@ async def test_each_search_reads_a_page_of_an_index(database_url: str) -> None:
     url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
     async with Database(url, statement_seconds=None) as database:
         await fill(database, rows=ROWS, live=1000)
-        async with database.write() as connection:
-            await connection.execute(text(SPREAD))
-        async with database.write() as connection:
-            await connection.execute(text("ANALYZE"))
+        await Queue(database).run(SPREAD)
+        await Queue(database).run("ANALYZE")
         seen = Watched(database)
         for name, (where, index) in SEARCHES.items():
             order = "" if name in {"id", "event", "flow"} else " ORDER BY id DESC"

@@ -6,13 +6,15 @@ import time
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights.findings import LATE_MS
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Finding
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.schema import BEHIND_MS
+from flowactions_plugin.storage.schema import BEHIND_MS, pauses
+from tests.plugin.stored import a_row
 from tests.queueing import Queue
 
 pytestmark = pytest.mark.usefixtures("queue")
@@ -72,10 +74,8 @@ async def test_what_is_told_otherwise_is_not_told_here(queue: Queue) -> None:
         assert await found(queue, Scope()) == []
         await queue.run(f"UPDATE flowactions_outbox SET {back} WHERE id = '{head}'")  # noqa: S608
     row = await queue.row(head)
-    await queue.run(
-        "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, paused_role, reason)"  # noqa: S608
-        f" VALUES ('{row.organization_id}', '{row.destination}', 1, 'a', 'operator', '')"
-    )
+    place = {"organization_id": row.organization_id, "destination": row.destination}
+    await queue.run(insert(pauses).values(a_row(pauses, "Ann", place)))
     assert await found(queue, Scope()) == []
 
 

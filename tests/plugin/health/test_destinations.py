@@ -29,8 +29,8 @@ async def crowd(queue: Queue, *further: str) -> list[str]:
         {**failing(0, 2_000_000), "organization_id": "m", "destination": place, "failing_since": None}
         for place in (*WORK, *further)
     ]
-    async with queue.database.write() as connection:
-        await connection.execute(insert(destinations), [*good, *bad])
+    for each in (*good, *bad):
+        await queue.run(insert(destinations).values(each))
     bad.sort(key=lambda row: (-row["last_failure_at"], row["organization_id"], row["destination"]))
     return [row["destination"] for row in [*bad, *good]]
 

@@ -37,7 +37,7 @@ def a_row(table: Table, number: int) -> dict[str, Any]:
         "origin": "{}",
         "headers": "[]",
     }
-    return stored.a_row(table, text, number, **known)
+    return stored.a_row(table, text, known, number=number)
 
 
 async def grow(queue: Queue, numbers: range) -> None:

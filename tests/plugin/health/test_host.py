@@ -6,7 +6,7 @@ import httpx
 import pytest
 from sqlalchemy import update
 
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node
 from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
@@ -14,6 +14,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import workers
 from flowactions_plugin.watch.fleet import Fleet
+from tests.queueing import Queue
 from tests.rings import sampled
 from tests.support import AlertedHost, a_walk, development
 from tests.waiting import until
@@ -23,7 +24,7 @@ from tests.waiting import until
 async def test_a_host_that_delivers_is_in_the_fleet_and_learns_what_fails(
     database_url: str, delivery: str
 ) -> None:
-    """Statistics and alerts are of what its worker really sent, in both modes; what is left is written when it stops."""
+    """Statistics and alerts are of what its worker really sent, in both modes, with their node; what is left is written at the end."""
     settings = development(database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_CONCURRENCY="7")
     host = AlertedHost(settings, transport=httpx.MockTransport(lambda request: httpx.Response(503)))
     actions = FlowActions.load(host)
@@ -41,6 +42,9 @@ async def test_a_host_that_delivers_is_in_the_fleet_and_learns_what_fails(
         (alert,) = host.alerts
         assert (alert.kind, alert.failures, alert.last_error) == ("failing", 20, "http_5xx")
         assert alert.destination == "http://127.0.0.1:9"
+        assert alert.origin == FlowNodeOrigin(
+            organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="n"
+        )
         overview = await queries.overview(Scope("acme"))
         assert sum(each.failed for each in overview.hour) == sum(each.dead for each in overview.hour) == 20
         assert overview.dead.number == 20
@@ -65,5 +69,4 @@ async def test_a_worker_writes_by_how_much_its_clock_is_ahead(database_url: str,
                 assert abs(worker.clock_ahead_ms - ahead * 1000) < 60_000
             else:
                 assert worker.clock_ahead_ms is None
-            async with database.write() as connection:
-                await connection.execute(update(workers).values(clock_ahead_ms=7))
+            await Queue(database).run(update(workers).values(clock_ahead_ms=7))

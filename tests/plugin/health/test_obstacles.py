@@ -24,7 +24,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.watch import monitor, readiness
 from tests.outages import a_database, a_role, execute
 from tests.plugin.cli.test_doctor import made
-from tests.plugin.pages.conftest import KEY, OperatedHost, Site
+from tests.plugin.pages.conftest import KEY, OperatedHost, a_site
 from tests.rings import sampled
 from tests.support import development, services_of
 from tests.waiting import until
@@ -147,10 +147,7 @@ async def test_pages_of_a_locked_table_say_so(
     """To operators with the process; to an organization without it. Nobody waits for the statement's own limit."""
     monkeypatch.chdir(tmp_path)
     settings = development(postgres_url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_ENCRYPTION_KEYS=KEY)
-    host = OperatedHost(settings)
-    actions = FlowActions.load(host)
-    async with actions.lifespan():
-        site = Site(host, actions)
+    async with a_site(settings) as site:
         monkeypatch.setattr(waiting, "ANSWER_SECONDS", 1.0)
         if mode == "ACCESS EXCLUSIVE":  # nothing is read
             monkeypatch.setattr(port, "READ_MORE_SECONDS", -0.5)
@@ -167,7 +164,6 @@ async def test_pages_of_a_locked_table_say_so(
                 else:
                     assert [each.status_code for each in answers] == [503, 503]
                     assert names == [role == "operator"] * 2
-        await site.browser.aclose()
 
 
 async def test_a_worker_that_cannot_use_the_queue_is_alive(

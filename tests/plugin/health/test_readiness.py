@@ -12,6 +12,7 @@ from flowactions_hookspecs import FlowActions
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.urls import parse_database_url
 from flowactions_plugin.watch.readiness import Health
+from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of, transport_of
 
 LIVE, READY = "/integrations/health/live", "/integrations/health/ready"
@@ -46,8 +47,7 @@ async def test_a_database_that_is_away_is_named(tmp_path: Path) -> None:
     host = SmallHost(development(f"sqlite:///{path}", FLOWACTIONS_HOST_WORKER="off"))
     actions = FlowActions.load(host)
     async with actions.lifespan(), client(actions) as http:
-        async with services_of(host)._database.write() as connection:
-            await connection.exec_driver_sql("ALTER TABLE flowactions_outbox RENAME TO elsewhere")
+        await Queue(services_of(host)._database).run("ALTER TABLE flowactions_outbox RENAME TO elsewhere")
         away = await http.get(READY)
         assert (away.status_code, away.text) == (503, "database")
         assert (await http.get(LIVE)).text == "live"
@@ -59,14 +59,12 @@ async def test_the_database_is_asked_once_a_second(sqlite_url: str) -> None:
     async with Database(parse_database_url(sqlite_url)) as database:
         health = Health(database, lambda: True, lambda: now[0])
         assert set(await asyncio.gather(*(health.readiness() for _ in range(50)))) == {"ready"}
-        async with database.write() as connection:
-            await connection.exec_driver_sql("ALTER TABLE flowactions_outbox RENAME TO elsewhere")
+        await Queue(database).run("ALTER TABLE flowactions_outbox RENAME TO elsewhere")
         now[0] += 0.9
         assert await health.readiness() == "ready"
         now[0] += 0.2
         assert await health.readiness() == "database"
-        async with database.write() as connection:
-            await connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO flowactions_outbox")
+        await Queue(database).run("ALTER TABLE elsewhere RENAME TO flowactions_outbox")
         assert await health.readiness() == "database"
         now[0] += 1.1
         assert await health.readiness() == "ready"

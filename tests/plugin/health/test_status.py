@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from sqlalchemy import insert, update
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.egress.attempt import Outcome
@@ -18,6 +19,7 @@ from flowactions_plugin.queue.claimed import Attempted, Completion, Ended
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.schema import statistics, workers
 from flowactions_plugin.watch import fleet
 from flowactions_plugin.watch import monitor as health_monitor
@@ -25,6 +27,7 @@ from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from flowactions_plugin.watch.statistics import ALERT_MS, Counts, alert_of
 from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS, add_counts
+from tests.plugin.stored import a_row
 from tests.queueing import Queue, claimed
 
 ALL = Scope(None)
@@ -320,10 +323,8 @@ class TestVerdict:
         assert verdict.reason.startswith("Rows have been due for 3 min and nothing has been claimed")
         assert await self.state(status, Scope("globex")) == "idle"
         for organization, state in (("globex", "stalled"), ("acme", "idle"), ("", "idle")):
-            await queue.run(
-                "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"  # noqa: S608
-                f" VALUES ('{organization}', '{DESTINATION}', 1, 'Ann', '')"
-            )
+            place = {"organization_id": organization, "destination": DESTINATION}
+            await queue.run(insert(schema.pauses).values(a_row(schema.pauses, "Ann", place)))
             assert await self.state(status) == state, organization
             await queue.run("DELETE FROM flowactions_pauses")
             assert await self.state(status) == "stalled", organization
@@ -405,22 +406,19 @@ class TestOneDelivery:
         outcome = Outcome(1000, 5, error="timed out after 10 s while waiting for the answer")
         await queue.complete(one, outcome, Transition("retrying", 60))
         action = "0190c0de-0000-7000-8000-00000000000a"
-        await queue.run(
-            f"UPDATE flowactions_outbox SET action_id = '{action}', trace = '00-x-y-01', url = 'http://h/?token=s3cret'"  # noqa: S608
-        )
-        await queue.run(
-            "INSERT INTO flowactions_actions (id, kind, organization_id, filter, as_of, counted, actor_id, actor_name,"  # noqa: S608
-            " actor_role, reason, reset_attempts, state, created_at, done, paced_done)"
-            f" VALUES ('{action}', 'retry', '', '', 1, 99, 'u', 'Ann', 'operator', 'why', 0, 'done', 1, 99, 0)"
-        )
-        entry = "INSERT INTO flowactions_audit (id, at, organization_id, actor_id, actor_name, actor_role, action, delivery_id, action_id, reason, number) VALUES"
-        await queue.run(
-            f"{entry} ('{action}', 1, '', 'u', 'Ann', 'operator', 'retry', NULL, '{action}', '', 99)"
-        )
+        changed = {"action_id": action, "trace": "00-x-y-01", "url": "http://h/?token=s3cret"}
+        await queue.run(update(schema.outbox).values(changed))
+        ann = {"id": action, "organization_id": "", "actor_name": "Ann", "actor_role": "operator"}
+        retry = {"kind": "retry", "state": "done", "counted": 99, "done": 99, **ann}
         later = action.replace("a", "b")
-        await queue.run(
-            f"{entry} ('{later}', 2, 'acme', 'v', 'Bob', 'dashboard', 'cancel', '{row_id}', NULL, '', 1)"
+        bob = {"id": later, "organization_id": "acme", "actor_name": "Bob", "actor_role": "dashboard"}
+        await queue.run(insert(schema.actions).values(a_row(schema.actions, "", retry)))
+        entries: tuple[dict[str, object], ...] = (
+            {**ann, "action": "retry", "action_id": action, "number": 99},
+            {**bob, "action": "cancel", "delivery_id": row_id, "number": 1},
         )
+        for entry in entries:
+            await queue.run(insert(schema.audit).values(a_row(schema.audit, "", entry)))
         queries = Insights(queue.database)
         found = await queries.delivery(Scope("acme"), row_id)
         assert found is not None

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.schema import chat_connections
 from tests.auth_provider import NEW, Running
 from tests.chatting import chat_host
+from tests.plugin.stored import a_connection
+from tests.queueing import Queue
 from tests.support import SmallHost, services_of
 from tests.waiting import until
 
@@ -186,14 +189,7 @@ class TestOrganizationDeleted:
     async def test_the_connection_is_deleted_also_without_chat_settings(self, run: Running) -> None:
         """No token of a deleted organization stays stored."""
         database = services_of(run.host)._database
-        async with database.write() as connection:
-            await connection.execute(
-                text(
-                    "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id,"
-                    " app_id, scopes, installed_by_id, installed_by_name, installed_at, install_id, status, sealed_token)"
-                    " VALUES ('acme', 't', 't', 'b', '', '', 'u', 'u', 1, 'i', 'active', 'x')"
-                )
-            )
+        await Queue(database).run(insert(chat_connections).values(a_connection("acme")))
         assert (await run.send({"type": "organization.deleted", "data": {"id": "acme"}})).status_code == 200
 
         async def gone() -> bool:

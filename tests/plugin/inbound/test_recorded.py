@@ -24,6 +24,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import inbound_events
 from tests.auth_provider import CREATED, OTHER, Running, signed
+from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
 from tests.telemetry import Recorded
 
@@ -147,8 +148,7 @@ def test_what_is_not_admitted_is_counted_with_the_next() -> None:
 @pytest.mark.ci
 async def test_the_answer_does_not_depend_on_the_record(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the table, a refused request is refused as before."""
-    async with services_of(run.host)._database.write() as connection:
-        await connection.exec_driver_sql("DROP TABLE flowactions_inbound_requests")
+    await Queue(services_of(run.host)._database).run("DROP TABLE flowactions_inbound_requests")
     answer = await run.send(secret=OTHER)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
 
@@ -192,8 +192,7 @@ async def test_old_requests_are_pruned(run: Running) -> None:
     await run.send(secret=OTHER)
     services = services_of(run.host)
     database = services._database
-    async with database.write() as connection:
-        await connection.exec_driver_sql("UPDATE flowactions_inbound_requests SET last_at = 5")
+    await Queue(database).run("UPDATE flowactions_inbound_requests SET last_at = 5")
     for prune in services._prunes():
         await prune(10)
     assert await reasons(run) == []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,16 @@ async def site(
     monkeypatch.chdir(tmp_path)
     more = getattr(request, "param", {})
     settings = development(database_url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_ENCRYPTION_KEYS=KEY, **more)
+    async with a_site(settings) as made:
+        yield made
+
+
+@asynccontextmanager
+async def a_site(settings: dict[str, str]) -> AsyncIterator[Site]:
+    """Run a host with these settings."""
     host = OperatedHost(settings)
     actions = FlowActions.load(host)
     async with actions.lifespan():
         made = Site(host, actions)
-        yield made
-        await made.browser.aclose()
+        async with made.browser:
+            yield made

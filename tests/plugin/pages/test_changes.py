@@ -7,13 +7,16 @@ import re
 
 import httpx
 import pytest
+from sqlalchemy import insert
 
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Kind
 from flowactions_plugin.operations import port as pauses
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
+from flowactions_plugin.storage.schema import pauses as table
 from tests.plugin.pages.conftest import ROOT, Site
+from tests.plugin.stored import a_row
 
 
 def hidden(page: httpx.Response) -> dict[str, str]:
@@ -109,16 +112,6 @@ async def test_what_cannot_be_done_says_why(site: Site) -> None:
     assert await site.execute("SELECT 1 FROM flowactions_actions") == []
 
 
-async def test_a_set_of_one_organization_is_none_in_another(site: Site) -> None:
-    """That of an operator's preview neither."""
-    await site.put("dead")
-    site.sign_in("operator")
-    form = hidden(await preview(site, "delete"))
-    site.sign_in("other")
-    assert (await site.post("/actions", form)).status_code in {400, 409}
-    assert await site.execute("SELECT 1 FROM flowactions_actions") == []
-
-
 async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
     """For the organization; an operator's pause is of one or of all, and the organization cannot end it."""
     form = {"destination": "https://hooks.example.com/path", "reason": "their certificate"}
@@ -177,11 +170,9 @@ async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
 async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fifty a page; one more than may be is a conflict, and is not there."""
     monkeypatch.setattr(pauses, "MOST_PAUSES", 52)
-    values = ", ".join(
-        f"('acme', 'https://h{number:02}.example:443', 1, 'Ada', 'dashboard', '')" for number in range(52)
-    )
-    columns = "organization_id, destination, paused_at, paused_by, paused_role, reason"
-    await site.execute(f"INSERT INTO flowactions_pauses ({columns}) VALUES {values}")  # noqa: S608
+    places = [f"https://h{number:02}.example:443" for number in range(52)]
+    rows = [a_row(table, "Ada", {"organization_id": "acme", "destination": each}) for each in places]
+    await site.queue.run(insert(table).values(rows))
     first = (await site.get("/destinations")).text
     assert (first.count('badge paused">'), "h49.example" in first, "h50.example" in first) == (50, True, False)
     more = re.search(r'href="[^"]*(/destinations\?paused-after=[^"]*)"', first)

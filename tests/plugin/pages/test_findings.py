@@ -7,7 +7,9 @@ import time
 from html import unescape
 
 import pytest
+from sqlalchemy import insert
 
+from flowactions_plugin.storage.schema import destinations
 from tests.bulk import failing
 from tests.plugin.pages.conftest import Site
 
@@ -60,11 +62,7 @@ async def test_a_finding_has_a_button_for_who_may_change(site: Site, role: str) 
     """A destination that fails may be paused; who only reads has no button, and another organization no finding."""
     now = int(time.time() * 1000)
     place = {**failing(1, now), "organization_id": "acme"}
-    await site.execute(
-        "INSERT INTO flowactions_destinations (organization_id, destination, last_failure_at, failing_since, failures_in_row,"
-        " updated_at) VALUES (:organization_id, :destination, :last_failure_at, :failing_since, :failures_in_row, :updated_at)",
-        **place,
-    )
+    await site.queue.run(insert(destinations).values(place))
     await unsent(site, 1)
     site.sign_in(role)
     page = (await site.get()).text

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -18,7 +17,7 @@ from sqlalchemy import insert
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.pages.routes import PAGES
 from flowactions_plugin.storage.schema import workers
-from tests.plugin.pages.conftest import FORM, ROOT, SAME_ORIGIN, OperatedHost, Site
+from tests.plugin.pages.conftest import FORM, ROOT, SAME_ORIGIN, OperatedHost, Site, a_site
 from tests.plugin.stored import a_worker
 from tests.support import app_with_routes, transport_of
 
@@ -117,24 +116,15 @@ async def test_changers_come_to_every_handler(site: Site, role: str) -> None:
 
 
 CROSS: list[tuple[dict[str, str], bool]] = [
-    ({"sec-fetch-site": "same-origin"}, True),
     ({"sec-fetch-site": "same-origin", "origin": "https://evil.example"}, True),
-    ({"sec-fetch-site": "same-site"}, False),
-    ({"sec-fetch-site": "cross-site"}, False),
-    ({"sec-fetch-site": "none"}, False),
-    ({"sec-fetch-site": "same-origin, same-origin"}, False),
-    ({"origin": "http://host"}, True),
-    ({"origin": "http://host:80"}, True),
-    ({"origin": "https://host"}, True),  # behind a proxy that terminates TLS
-    ({"origin": "http://host:8080"}, False),
-    ({"origin": "http://evil.example"}, False),
-    ({"origin": "http://host.evil.example"}, False),
-    ({"origin": "null"}, False),
     ({"sec-fetch-site": "cross-site", "origin": "http://host"}, False),
-    ({}, False),
+    ({"sec-fetch-site": "none"}, False),
+    ({"origin": "https://host"}, True),  # behind a proxy that terminates TLS
+    ({"origin": "http://evil.example"}, False),
     ({"referer": "http://host/integrations/webhooks"}, False),
     ({"authorization": "Bearer x"}, False),
 ]
+"""Which headers say so is `tests/plugin/http/test_cross_site.py`'s; here, what says nothing is refused, too."""
 
 
 async def test_a_form_is_taken_from_a_page_of_the_same_origin_only(site: Site) -> None:
@@ -264,29 +254,19 @@ async def test_what_others_have_waiting_changes_nothing_that_an_organization_is_
     assert await shown() == before
 
 
-class TestSignIn:
-    async def test_nobody_is_led_to_the_login_path(self, tmp_path: Path, sqlite_url: str) -> None:
-        """With the page that was asked for; a form is not led anywhere."""
-        settings = {
-            "FLOWACTIONS_DATABASE_URL": sqlite_url,
-            "FLOWACTIONS_LOGIN_PATH": "/login",
-            "BACKEND_PUBLIC_URL": "https://app.example.com",
-            "FLOWACTIONS_HOST_WORKER": "off",
-        }
-        host = OperatedHost(settings)
-        host.principal = None
-        actions = FlowActions.load(host)
-        async with (
-            actions.lifespan(),
-            httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
-        ):
-            answer = await client.get(f"{ROOT}/deliveries?status=dead")
-            assert answer.status_code == 303
-            there = "https://app.example.com/login?next=%2Fintegrations%2Fwebhooks%2Fdeliveries%3Fstatus%3Ddead"
-            assert answer.headers["location"] == there
-            doubled = await client.get(f"http://host/{ROOT}/deliveries")
-            assert doubled.headers["location"].partition("?")[2].startswith("next=%2Fintegrations")
-            odd = await client.get(f"{ROOT}/deliveries/a%3Fb%23Z%C3%B6e")
-            encoded = odd.headers["location"].partition("next=")[2]
-            assert unquote(encoded) == f"{ROOT}/deliveries/a%3Fb%23Z%C3%B6e"
-            assert (await client.post(f"{ROOT}/actions", data={"a": "b"})).status_code == 401
+async def test_nobody_is_led_to_the_login_path(sqlite_url: str) -> None:
+    """With the page that was asked for; a form is not led anywhere."""
+    settings = {"FLOWACTIONS_DATABASE_URL": sqlite_url, "FLOWACTIONS_HOST_WORKER": "off"}
+    settings |= {"FLOWACTIONS_LOGIN_PATH": "/login", "BACKEND_PUBLIC_URL": "https://app.example.com"}
+    async with a_site(settings) as site:
+        site.sign_in("nobody")
+        answer = await site.get("/deliveries?status=dead")
+        assert answer.status_code == 303
+        there = "https://app.example.com/login?next=%2Fintegrations%2Fwebhooks%2Fdeliveries%3Fstatus%3Ddead"
+        assert answer.headers["location"] == there
+        doubled = await site.browser.get(f"http://host/{ROOT}/deliveries")
+        assert doubled.headers["location"].partition("?")[2].startswith("next=%2Fintegrations")
+        odd = await site.get("/deliveries/a%3Fb%23Z%C3%B6e")
+        encoded = odd.headers["location"].partition("next=")[2]
+        assert unquote(encoded) == f"{ROOT}/deliveries/a%3Fb%23Z%C3%B6e"
+        assert (await site.browser.post(f"{ROOT}/actions", data={"a": "b"})).status_code == 401

@@ -89,7 +89,7 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         (schema.chat_connections, {"status": "revoked"}),
         (schema.workers, {"mode": "x", "last_claim_at": None, "stopped_at": None}),
     ):
-        await site.queue.run(insert(table).values(a_row(table, value, whole=True, **known)))
+        await site.queue.run(insert(table).values(a_row(table, value, known, whole=True)))
     for path in (
         "",
         "/deliveries",

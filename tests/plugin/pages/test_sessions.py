@@ -7,11 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flowactions_hookspecs import FlowActions
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES, Sessions
 from flowactions_plugin.storage.sealing import KeyRing
-from tests.plugin.pages.conftest import FORM, ROOT, SAME_ORIGIN, OperatedHost, Site
+from tests.plugin.pages.conftest import FORM, KEY, ROOT, SAME_ORIGIN, Site, a_site
 from tests.support import transport_of
 
 TOKEN = "dashboard-token-that-nobody-may-see"
@@ -82,11 +81,7 @@ class TestRoute:
         answer = await begin(site.browser)
         assert answer.status_code == 204
         cookie = answer.headers["set-cookie"]
-        assert attributes(answer) == {
-            "httponly",
-            "samesite=strict",
-            f"max-age={SESSION_SECONDS}",
-        }
+        assert attributes(answer) == {"httponly", "samesite=strict", f"max-age={SESSION_SECONDS}"}
         assert TOKEN not in cookie
         assert answer.headers["cache-control"] == "no-store"
         assert (await site.get()).status_code == 200
@@ -154,37 +149,22 @@ class TestRoute:
 
     async def test_behind_a_proxy_the_public_url_says_so(self, sqlite_url: str) -> None:
         """The server sees plain http there."""
-        host = OperatedHost(
-            {
-                "FLOWACTIONS_DATABASE_URL": sqlite_url,
-                "BACKEND_PUBLIC_URL": "https://app.example.com",
-                "FLOWACTIONS_ENCRYPTION_KEYS": "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE=",
-                "FLOWACTIONS_HOST_WORKER": "off",
-            }
-        )
-        actions = FlowActions.load(host)
-        async with (
-            actions.lifespan(),
-            httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
-        ):
-            assert "secure" in await attributes_of_both(client)
+        settings = {"FLOWACTIONS_DATABASE_URL": sqlite_url, "BACKEND_PUBLIC_URL": "https://app.example.com"}
+        settings |= {"FLOWACTIONS_ENCRYPTION_KEYS": KEY, "FLOWACTIONS_HOST_WORKER": "off"}
+        async with a_site(settings) as site:
+            assert "secure" in await attributes_of_both(site.browser)
 
     async def test_without_keys_it_names_the_setting(
         self, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """503; the pages themselves need none."""
         monkeypatch.chdir(tmp_path)
-        host = OperatedHost({"FLOWACTIONS_DATABASE_URL": sqlite_url, "FLOWACTIONS_HOST_WORKER": "off"})
-        actions = FlowActions.load(host)
-        async with (
-            actions.lifespan(),
-            httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
-        ):
-            answer = await begin(client)
+        async with a_site({"FLOWACTIONS_DATABASE_URL": sqlite_url, "FLOWACTIONS_HOST_WORKER": "off"}) as site:
+            answer = await begin(site.browser)
             assert (answer.status_code, answer.json()["code"]) == (503, "not_configured")
             assert "FLOWACTIONS_ENCRYPTION_KEYS" in answer.json()["detail"]
-            client.cookies.set(COOKIE, "x" * 80)
-            assert (await client.get(ROOT)).status_code == 200
+            site.browser.cookies.set(COOKIE, "x" * 80)
+            assert (await site.get()).status_code == 200
 
     async def test_neither_log_nor_database_holds_the_token(
         self, site: Site, caplog: pytest.LogCaptureFixture

@@ -9,11 +9,14 @@ from itertools import count
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.schema import BEHIND_MS
 from tests.plugin.pages.conftest import Site
+from tests.plugin.stored import a_row
 from tests.support import services_of
 
 NOW = int(time.time() * 1000)
@@ -21,51 +24,31 @@ SECONDS = count()
 WAITING: dict[str, Any] = {"state": "waiting", "finished_at": None, "done": 0}
 
 
+BY_ADA = {"actor_id": "ada", "actor_name": "Ada", "actor_role": "dashboard"}
+
+
 async def begin(site: Site, **changes: Any) -> str:
     """Write a bulk action that is done, or another; give its id."""
-    values: dict[str, Any] = {
-        "id": new_id(time.time()),
-        "kind": "retry",
-        "organization_id": "acme",
-        "filter": "",
-        "as_of": NOW,
-        "counted": 3,
-        "actor_id": "ada",
-        "actor_name": "Ada",
-        "actor_role": "dashboard",
-        "reason": "",
-        "reset_attempts": 0,
-        "rate": None,
-        "state": "done",
-        "state_reason": None,
-        "created_at": NOW,
-        "finished_at": NOW,
-        "done": 3,
-        "paced_done": 0,
-        **changes,
-    }
-    names = ", ".join(values)
-    marks = ", ".join(f":{name}" for name in values)
-    await site.execute(f"INSERT INTO flowactions_actions ({names}) VALUES ({marks})", **values)  # noqa: S608  columns
-    return str(values["id"])
+    row_id = new_id(time.time())
+    known: dict[str, Any] = {"organization_id": "acme", "kind": "retry", "filter": "", "reason": "", **BY_ADA}
+    known |= {"reset_attempts": 0, "sent": 0, "paced_done": 0, "created_at": NOW}
+    known |= {"as_of": NOW, "counted": 3, "state": "done", "finished_at": NOW, "done": 3, **changes}
+    await site.queue.run(insert(schema.actions).values(a_row(schema.actions, "", {"id": row_id, **known})))
+    return row_id
 
 
 async def note(site: Site, action: str, **changes: Any) -> None:
     """Write an entry of the audit; the ids of two are never of the same millisecond, whose order is by chance."""
-    values: dict[str, Any] = {
-        "id": new_id(NOW / 1000 + next(SECONDS)),
-        "at": NOW,
+    row_id = new_id(NOW / 1000 + next(SECONDS))
+    known: dict[str, Any] = {
         "organization_id": "acme",
-        "actor_id": "ada",
-        "actor_name": "Ada",
-        "actor_role": "dashboard",
+        "at": NOW,
         "action": action,
         "reason": "",
+        **BY_ADA,
         **changes,
     }
-    names = ", ".join(values)
-    marks = ", ".join(f":{name}" for name in values)
-    await site.execute(f"INSERT INTO flowactions_audit ({names}) VALUES ({marks})", **values)  # noqa: S608  columns
+    await site.queue.run(insert(schema.audit).values(a_row(schema.audit, "", {"id": row_id, **known})))
 
 
 def words(page: str) -> str:

@@ -93,7 +93,7 @@ def webhook(receiver: Recorder, **config: Any) -> Node:
     )
 
 
-@pytest.mark.parametrize("mode", ["scheduled", "continuous"])
+@pytest.mark.parametrize("mode", [pytest.param("scheduled", marks=pytest.mark.ci), "continuous"])
 async def test_a_full_run_shows_no_secret(
     database_url: str,
     mode: str,
