@@ -179,6 +179,9 @@ TOGETHER: Final = (
     "lock-kept actions-during-an-outage runs-nodes-itself config-by-node-id",
     "secrets-of-all fails-at-unknown-paths auth-event-errors-swallowed always-eager",
     "organization-of-the-path asked-empty ids-made-anew position-is-a-number transport-repeats",
+    "secret-cached organization-of-a-header runs-in-the-background clients-step-trusted end-lost",
+    "two-sets-of-tasks sends-before-it-commits one-node-each-step",
+    "innermost-round-only state-of-the-flow",
 )
 """Faults that one host has at once, each found by checks of its own: to start a host takes longer than most checks."""
 ALONE: Final = sorted(FOUND.keys() - set(" ".join(TOGETHER).split()))
