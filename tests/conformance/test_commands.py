@@ -25,7 +25,6 @@ from flowactions_conformance.kit.runner import judged
 from tests.conformance.test_reports import a_result
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = "flowactions_conformance.reference_host.testing:make_host"
 SAFETY_SECONDS = 300
 
 
@@ -46,28 +45,6 @@ class TestRun:
         told = capsys.readouterr()
         assert "no_such_package.testing cannot be imported: ModuleNotFoundError" in told.out
         assert "ERROR: no check ran" in told.out
-
-    @pytest.mark.ci
-    def test_no_check_of_a_claimed_profile_is_no_success(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """A run in which everything was skipped proves nothing."""
-        host = tmp_path / "core_only.py"
-        host.write_text(
-            "from flowactions_conformance.reference_host.testing import ReferenceDriver, make_host as reference\n"
-            "from contextlib import asynccontextmanager\n\n"
-            "@asynccontextmanager\n"
-            "async def make_host(env):\n"
-            "    async with reference(env) as driver:\n"
-            "        driver.claims = frozenset()\n"
-            "        yield driver\n"
-        )
-        sys.path.insert(0, str(tmp_path))
-        try:
-            assert main(["run", "core_only:make_host", "--check", "pacing"]) == 1
-        finally:
-            sys.path.remove(str(tmp_path))
-        assert "NOT PROVED: no check ran" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
