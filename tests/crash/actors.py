@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -80,10 +80,19 @@ async def advance(actor: Actor, walk: Mapping[str, Any], step: str | None, times
     return await actor.ask(do="advance", walk=walk, step=step, times=times)
 
 
+async def die_at_each(
+    settings: Mapping[str, str], points: int, what: Callable[[int], Mapping[str, Any]]
+) -> None:
+    """Have something done by a process for each point, numbered from 1, which ends there."""
+    for first in range(1, points + 1, AT_ONCE):
+        some = range(first, min(first + AT_ONCE, points + 1))
+        async with actors(settings, len(some)) as doomed:
+            for actor, point in zip(doomed, some, strict=True):
+                await actor.die(point, **what(point))
+
+
 async def advance_and_die(settings: Mapping[str, str], walks: Sequence[Mapping[str, Any]]) -> None:
     """Advance each run to step s in a process that ends at another point of it: the first run's at the first point."""
-    for first in range(0, len(walks), AT_ONCE):
-        some = walks[first : first + AT_ONCE]
-        async with actors(settings, len(some)) as doomed:
-            for number, (actor, walk) in enumerate(zip(doomed, some, strict=True)):
-                await actor.die(first + number + 1, do="advance", walk=walk, step="s")
+    await die_at_each(
+        settings, len(walks), lambda point: {"do": "advance", "walk": walks[point - 1], "step": "s"}
+    )

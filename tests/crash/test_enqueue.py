@@ -1,4 +1,4 @@
-"""Logic-webhook calls under real processes: they race with one key, reach the limit, and are killed in between."""
+"""Logic-webhook calls under real processes: they reach the limit, and are killed in between."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.crash.actors import Actor, actors
+from tests.crash.actors import AT_ONCE, Actor, actors, die_at_each
 from tests.support import development
 
 PATH = "/v1/agents/agent-{}/experiences/survey/logic-webhook"
-PROCESSES = 4
 
 
 def body(key: str) -> dict[str, Any]:
@@ -75,7 +74,7 @@ async def post(actor: Actor, agent: int, keys: list[str]) -> list[int]:
 @pytest.mark.ci
 async def test_sixty_in_a_minute_over_all_processes(field: Field) -> None:
     """Of 100 calls from four processes at once, exactly 60 are taken, and none later in the minute."""
-    async with actors(field.settings, PROCESSES) as processes:
+    async with actors(field.settings, AT_ONCE) as processes:
         assert await post(processes[0], 1, ["first"]) == [202]
         await field.stop_the_minute()
         found = await asyncio.gather(
@@ -99,13 +98,13 @@ async def test_killed_between_any_two_statements_key_and_row_stay_together(field
         points = await actor.points(do="post", path=PATH.format(1), bodies=[body("dry")])
     assert points >= 10
     await field.stop_the_minute()
-    for first in range(0, points, PROCESSES):
-        some = range(first + 1, min(first + PROCESSES, points) + 1)
-        async with actors(field.settings, len(some)) as doomed:
-            for actor, point in zip(doomed, some, strict=True):
-                await actor.die(point, do="post", path=PATH.format(1), bodies=[body(f"key-{point}")])
-                keys, rows = await field.keys_and_rows()
-                assert keys == rows, point
+    await die_at_each(
+        field.settings,
+        points,
+        lambda point: {"do": "post", "path": PATH.format(1), "bodies": [body(f"key-{point}")]},
+    )
+    keys, rows = await field.keys_and_rows()
+    assert keys == rows
     async with actors(field.settings, 1) as (actor,):
         statuses = await post(actor, 1, [f"key-{point}" for point in range(1, points + 1)])
     keys, rows = await field.keys_and_rows()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tests.crash.actors import Actor, actors
+from tests.crash.actors import Actor, actors, die_at_each
 from tests.crash.workers import Field
 from tests.owning import OwningHost, engine_of, keys_and_rows, orders, owning
 from tests.support import development
@@ -47,11 +47,7 @@ async def test_killed_at_any_point_it_is_there_once_or_not_at_all(
     async with actors(settings, 1) as (actor,):
         points = await actor.points(do="enqueue", how=how, key="dry")
     assert points > 2
-    for first in range(1, points + 1, 4):
-        some = range(first, min(first + 4, points + 1))
-        async with actors(settings, len(some)) as doomed:
-            for actor, point in zip(doomed, some, strict=True):
-                await actor.die(point, do="enqueue", how=how, key=f"k-{point}")
+    await die_at_each(settings, points, lambda point: {"do": "enqueue", "how": how, "key": f"k-{point}"})
     keys, rows = await keys_and_rows(host)
     assert {key[2:] for key in keys} == {(row.idempotency_key, row.id) for row in rows}
     there = {row.idempotency_key for row in rows if row.idempotency_key.startswith("k-")}

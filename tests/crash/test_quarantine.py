@@ -30,12 +30,12 @@ def field(field: Field) -> Field:
     return field
 
 
-async def until_drained(field: Field, timing: str, seconds: float, **environment: str) -> int:
+async def until_drained(field: Field, timing: str, seconds: float) -> int:
     """Start a worker again whenever one has died, until nothing is left to deliver; tell how many died."""
     died = 0
     async with asyncio.timeout(seconds):
         while True:
-            process = await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=timing, **environment)
+            process = await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=timing)
             field.receiver.worker = process.pid  # type: ignore[attr-defined]
             ended = asyncio.create_task(process.wait())
             drained = asyncio.create_task(until(field.drained, seconds))

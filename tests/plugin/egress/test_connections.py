@@ -28,7 +28,7 @@ from flowactions_plugin.errors import EgressRefused, SendFailed
 from flowactions_plugin.settings.model import read_settings
 from tests.authority import inner_authority
 from tests.loopback import black_hole, listening
-from tests.recorder import OK, recorder
+from tests.recorder import OK, Recorder
 from tests.waiting import until
 
 
@@ -531,7 +531,11 @@ async def test_tls_connections_are_used_again_and_bodies_of_any_size_arrive(tmp_
 
 async def test_the_dot_of_the_root_is_no_part_of_a_certificates_name(tmp_path: Path) -> None:
     """What is verified is the name without it; the receiver is asked with it, as authored."""
-    async with recorder() as receiver, a_transport("127.0.0.1") as transport:
-        port = parse_destination(receiver.url).port
-        await post(transport, f"http://dotted.example.:{port}/")
-        assert receiver.requests[0].header("host") == f"dotted.example.:{port}"
+    authority, context = inner_authority(tmp_path, host="dotted.example")
+    receiver = Recorder()
+    async with (
+        listening(receiver.serve, tls=context) as port,
+        a_transport("127.0.0.1", authorities=authority) as transport,
+    ):
+        await post(transport, f"https://dotted.example.:{port}/")
+    assert receiver.requests[0].header("host") == f"dotted.example.:{port}"

@@ -331,15 +331,15 @@ def test_headers_up_to_the_limit_are_read(line: bytes) -> None:
         (OK + b"x: y\r\n" * (MAX_HEAD_BYTES // 6), 200),
         (head_of(MAX_HEAD_BYTES + 1, line=b"x: " + b"y" * 60_000 + b"\r\n"), 200),
         (OK + b"x: " + b"y" * MAX_HEAD_BYTES, 200),
-        (head_of(9 * MAX_HEAD_BYTES, b"204 No"), 204),
-        (head_of(9 * MAX_HEAD_BYTES, b"503 Busy"), 503),
-        (head_of(9 * MAX_HEAD_BYTES, b"999 Odd"), 999),
-        (b"\r\n" + head_of(9 * MAX_HEAD_BYTES, b"302 Found"), 302),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" + head_of(9 * MAX_HEAD_BYTES, b"429 Slow"), 429),
+        (head_of(2 * MAX_HEAD_BYTES, b"204 No"), 204),
+        (head_of(2 * MAX_HEAD_BYTES, b"503 Busy"), 503),
+        (head_of(2 * MAX_HEAD_BYTES, b"999 Odd"), 999),
+        (b"\r\n" + head_of(2 * MAX_HEAD_BYTES, b"302 Found"), 302),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + head_of(2 * MAX_HEAD_BYTES, b"429 Slow"), 429),
         # An interim response is no answer, and a status line without end is none.
-        (head_of(9 * MAX_HEAD_BYTES, b"103 Early"), None),
-        (b"HTTP/1.1 200 " + b"y" * 9 * MAX_HEAD_BYTES, None),
-        (b"HTTP/1.1 503 Busy\r\nx y: z\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES, 503),
+        (head_of(2 * MAX_HEAD_BYTES, b"103 Early"), None),
+        (b"HTTP/1.1 200 " + b"y" * 2 * MAX_HEAD_BYTES, None),
+        (b"HTTP/1.1 503 Busy\r\nx y: z\r\n" + b"x: y\r\n" * (MAX_HEAD_BYTES // 3), 503),
     ],
 )
 def test_of_headers_above_the_limit_the_status_is_known(data: bytes, status: int | None) -> None:

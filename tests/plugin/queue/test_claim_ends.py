@@ -90,20 +90,6 @@ class TestGivenBack:
         assert (row.status, row.waiting_since) == ("dead", None)
         assert row.last_error.startswith("it has waited too long: ")
 
-    async def test_a_wait_counts_from_its_first_return(self, queue: Queue) -> None:
-        """However often a row is given back for what fails here, it has waited since the first time."""
-        row_id = await queue.put()
-        (claim,) = await queue.store.claim(1)
-        await queue.store.complete([Returned(claim, waits_for="the host")])
-        assert (await queue.row(row_id)).waiting_since is not None
-        await queue.run("UPDATE flowactions_outbox SET waiting_since = waiting_since - 7000")
-        since = (await queue.row(row_id)).waiting_since
-        (claim,) = await queue.store.claim(1)
-        assert claim.waited_ms is not None
-        assert 7000 <= claim.waited_ms < 3_600_000
-        await queue.store.complete([Returned(claim, waits_for="another fault")])
-        assert (await queue.row(row_id)).waiting_since == since
-
     @pytest.mark.usefixtures("nobody_to_wait_for")
     @pytest.mark.parametrize("waits_for", [None, "the host"])
     @pytest.mark.parametrize("is_lost", [False, True])

@@ -131,14 +131,6 @@ async def test_the_wait_doubles_and_ends_after_ninety_days(
     assert (await queue.row(row_id)).status == "pending"
 
 
-async def test_a_wait_is_over_when_the_host_has_answered(queue: Queue) -> None:
-    """Whatever the attempt then comes to, the next wait begins anew."""
-    row_id = await queue.put(state={"waiting_since": 1})
-    await a_schedule(queue, lambda request: httpx.Response(500)).tick()
-    row = await queue.row(row_id)
-    assert (row.status, row.waiting_since) == ("retrying", None)
-
-
 async def test_each_origin_is_logged_once(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """Each origin that waits is one line, and the traceback is shown once."""
     host = ShopHost()

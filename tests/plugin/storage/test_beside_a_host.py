@@ -262,7 +262,7 @@ async def test_a_connection_that_comes_back_with_another_search_path_loses_nothi
     await engine.dispose()
 
 
-@pytest.mark.parametrize("means", [means for means in MEANS if means != "map"])
+@pytest.mark.parametrize("means", ["role", "begin"])
 async def test_an_error_about_missing_tables_names_the_schemas_that_were_searched(
     postgres_url: str, means: str
 ) -> None:
@@ -313,7 +313,7 @@ async def test_a_start_that_cannot_make_the_tables_names_the_schemas(
         await engine.dispose()
 
 
-@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "EUC_JP"])
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_database_that_cannot_store_all_characters_is_refused(
     postgres_url: str, encoding: str, shared: bool, tmp_path: Path

@@ -250,11 +250,11 @@ async def test_a_cancelled_caller_waits_until_the_connection_is_closed(
         assert asyncio.all_tasks() == before
 
 
-async def test_a_driver_that_cannot_listen_raises_an_outage(database: Database) -> None:
+async def test_a_driver_that_cannot_listen_raises_an_outage(sqlite_url: str) -> None:
     """The worker then polls."""
-    if database.dialect == "sqlite":
+    async with a_database(sqlite_url) as opened:
         with pytest.raises(StorageUnavailable, match="cannot listen"):
-            await database.listen("flowactions", lambda _payload: None)
+            await opened.listen("flowactions", lambda _payload: None)
 
 
 @asynccontextmanager
