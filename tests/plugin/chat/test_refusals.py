@@ -310,6 +310,28 @@ class TestBounds:
         await calls.aclose()
         assert written.is_set()
 
+    async def test_what_is_written_in_the_background_fails_with_a_line(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Of an unexpected error, its type alone. Which connections were written about lately is remembered for some only."""
+        errors: list[Exception] = [StorageUnavailable("it is away"), LookupError("xoxb-hush")]
+
+        async def record_failure(*_: object) -> None:
+            raise errors.pop()
+
+        monkeypatch.setattr("flowactions_plugin.chat.calls.MOST_REMEMBERED", 1)
+        store = cast("ConnectionStore", SimpleNamespace(record_failure=record_failure))
+        calls = ProviderCalls(store, record_failure)
+        for install in ("i", "i", "j"):
+            stored = cast(
+                "StoredConnection", SimpleNamespace(organization_id="acme", install_id=install, team_id="T1")
+            )
+            calls.record_failure(stored, "channel_not_found", ("f", "n"))
+            await calls.aclose()
+        said = "the state of team T1 could not be stored: "
+        assert caplog.messages == [f"{said}LookupError", f"{said}it is away"]
+        assert len(calls._failures) == 1
+
     @pytest.mark.parametrize("halts", [True, False])
     @pytest.mark.parametrize(
         "error", [StorageUnavailable("the database failed: it is away"), LookupError("xoxb-hush")]
