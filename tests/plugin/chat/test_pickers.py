@@ -9,13 +9,12 @@ import pytest
 from flowactions_conformance.chat_provider import Channel, Fault, Member, Workspace
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_plugin.chat import directory
-from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.failures import THROTTLED, ChatRefused
 from flowactions_plugin.chat.pickers import (
     FRESH_SECONDS,
     MAX_CHOICES,
     PAUSED,
     START,
-    THROTTLED,
     Choice,
     Page,
     PageCache,
