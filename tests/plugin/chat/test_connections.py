@@ -264,10 +264,10 @@ class TestKeys:
         old, both = KeyRing([b"1" * 32]), KeyRing([b"2" * 32, b"1" * 32])
         sealed = {name: old.seal("xoxb-1", name, TOKEN_PURPOSE) for name in "abcde"}
 
-        async def page(after: str, _most: int) -> list[tuple[str, str]]:
+        async def page(after: str, _most: int) -> list[tuple[str, bytes]]:
             return [(name, value) for name, value in sealed.items() if name > after][:2]
 
-        async def change(name: str, _before: str, value: str) -> bool:
+        async def change(name: str, _before: bytes, value: bytes) -> bool:
             sealed[name] = value
             return True
 
