@@ -152,7 +152,7 @@ class Monitor:
         """
         counted = self._tally.pop()
         since, self._since = self._since, None
-        if not counted or since is None:
+        if since is None:
             return
         rows = list(counted.items())
         for start in range(0, len(rows), AT_ONCE):

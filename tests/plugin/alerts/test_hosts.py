@@ -210,6 +210,7 @@ async def test_a_database_that_takes_no_writes_is_said_at_once(
         (row,) = await queued(services._database)
     first, second = (json.loads(each.content) for each in receiver.alerts)
     ended = json.loads(row.body)
+    assert {each["version"] for each in (first, second, ended)} == {1}
     assert first["data"]["since"] == second["data"]["since"] == ended["data"]["since"]
     assert ended["data"]["reason"] == first["data"]["reason"]
     assert len({each.headers["x-service-webhook-id"] for each in receiver.alerts}) == 1

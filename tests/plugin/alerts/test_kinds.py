@@ -107,6 +107,7 @@ async def test_dead_deliveries_of_a_window_are_one_alert(queue: Queue) -> None:
     await dead(queue, 1, organization_id="globex")
     await dead(queue, 1, organization_id=EVERY_ORGANIZATION, event_id="evt_alert")
     await dead(queue, 1, ago=-WINDOW_MS)
+    await dead(queue, 1, ago=45 * 60_000)  # another worker may have told that, and its key be forgotten
     row = await queue.put()
     assert await queue.queries.cancel(row, "acme", "no more")
     since = int(await queue.database.time() * 1000) - WINDOW_MS - 60_000
@@ -296,6 +297,24 @@ async def test_each_outage_of_writes_is_an_event_whose_end_is_told(queue: Queue)
     assert len({message.event_id for message in (*late.sent, *two[0].sent)}) == 3
     await look(late, refusal=None)
     assert len(await queued(queue.database)) == 3
+
+
+async def test_an_alert_that_does_not_arrive_is_sent_again_in_a_minute(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the database takes no writes; each time it is the same event, until it has arrived."""
+    now = [queue.database.clock()]
+    monkeypatch.setattr(queue.database, "clock", lambda: now[0])
+    watched = Watched(queue.database)
+    watched.answers = 500
+    refuse(queue.database, "its disk is full")
+    for seconds, sent in ((0, 1), (59, 1), (1, 2), (0, 2), (60, 3), (3600, 3)):
+        now[0] += seconds
+        if sent == 3:
+            watched.answers = 200
+        await watched.look()
+        assert len(watched.sent) == sent
+    assert len({each.event_id for each in watched.sent}) == 1
 
 
 async def test_what_was_refused_before_an_outage_ended_begins_no_other_one(queue: Queue) -> None:

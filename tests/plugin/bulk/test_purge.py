@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,6 @@ from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, metadata, outbox
-from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.pausing import rows_of
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
@@ -237,13 +237,7 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
     executor.load.limits.record(
         1, ("acme", place), Outcome(0, 0, error="timed out after 10 s while connecting")
     )
-    fleet = Fleet(queue.database, "continuous", 1)
-    fleet.begin()
-
-    async def beat() -> None:
-        load = executor.load
-        if await fleet.beat(load.in_flight, load.claimed, load.limits.limited()):
-            load.limits.forget()
+    beat = partial(Monitor(queue.database, "continuous", 1, None)._beat, executor.load)
 
     async def found() -> set[str]:
         return {
@@ -255,6 +249,7 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
         }
 
     await beat()
+    assert [*executor.load.limits.limited()["acme"]] == [place]
     await fill(queue, "acme", 2)
     await queue.put(url=f"{place}/hook", destination=place)
     assert "flowactions_workers" in await found()

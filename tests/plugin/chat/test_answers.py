@@ -214,6 +214,24 @@ def raw(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
 
 
 class TestReading:
+    @pytest.mark.parametrize(
+        ("method", "scope"),
+        [
+            ("chat.postMessage", "chat:write"),
+            ("conversations.open", "im:write"),
+            ("conversations.list", "channels:read"),
+            ("users.conversations", "groups:read"),
+            ("users.list", "users:read"),
+        ],
+    )
+    async def test_a_missing_scope_that_is_not_named_is_the_calls_own(self, method: str, scope: str) -> None:
+        """The connection's card says what is missing (§2.3)."""
+        answer = raw(200, {"content-type": "application/json"}, b'{"ok": false, "error": "missing_scope"}')
+        async with answering([answer]) as provider:
+            with pytest.raises(ChatRefused) as refused:
+                await CALLS[method](provider)
+        assert refused.value.needed == (scope,)
+
     @pytest.mark.parametrize("method", CALLS)
     async def test_a_hostile_answer_is_refused_or_cleaned(self, method: str) -> None:
         """Every method returns a valid value or raises `ChatRefused`."""

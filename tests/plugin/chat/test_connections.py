@@ -5,7 +5,8 @@ import base64
 import json
 import sqlite3
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,8 +14,10 @@ from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.tokens import TOKEN_PURPOSE, reseal
 from flowactions_plugin.cli import main
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
+from flowactions_plugin.storage.sealing import KeyRing
 from tests.chatting import JSON, SCOPES, ChatHost, adopted, chat_host, chat_settings, refusing
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk
@@ -259,6 +262,22 @@ class TestKeys:
             assert FOR_OPERATORS["token_unreadable"] in caplog.text
             assert run.provider.calls == []
             assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
+
+    async def test_resealing_goes_over_all_pages_of_tokens(self) -> None:
+        """However many organizations there are; the second time, nothing is left to do."""
+        old, both = KeyRing([b"1" * 32]), KeyRing([b"2" * 32, b"1" * 32])
+        sealed = {name: old.seal("xoxb-1", name, TOKEN_PURPOSE) for name in "abcde"}
+
+        async def page(after: str, _most: int) -> list[tuple[str, bytes]]:
+            return [(name, value) for name, value in sealed.items() if name > after][:2]
+
+        async def change(name: str, _before: bytes, value: bytes) -> bool:
+            sealed[name] = value
+            return True
+
+        store = cast("ConnectionStore", SimpleNamespace(sealed_tokens=page, reseal=change))
+        assert await reseal(store, both) == (5, 0, [])
+        assert await reseal(store, both) == (0, 5, [])
 
     async def test_after_resealing_the_old_key_is_not_needed(
         self,

@@ -5,7 +5,8 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import check_signature, read_event
+from flowactions_plugin.chat.store import Revocation, StoredConnection
 from flowactions_plugin.errors import RequestInvalid
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.operators.scope import Scope
@@ -348,3 +350,26 @@ class TestRevoking:
         await run.connect()
         assert await status(run, "globex") == ("active", None)
         assert await status(run, "acme") == ("revoked", "app_uninstalled")
+
+
+@pytest.mark.parametrize(
+    ("app", "stored_app", "bots", "installed_at", "expected"),
+    [
+        ("A1", "A1", None, 7_999, True),
+        ("A1", "A1", None, 8_000, False),
+        ("A1", "A2", None, 0, False),
+        ("", "A2", None, 0, True),
+        ("A1", "", None, 0, True),
+        ("A1", "A1", frozenset({"B1"}), 0, True),
+        ("A1", "A1", frozenset({"B2"}), 0, False),
+    ],
+)
+def test_an_event_revokes_what_was_installed_before_it(
+    app: str, stored_app: str, bots: frozenset[str] | None, installed_at: int, *, expected: bool
+) -> None:
+    """Of its app, as far as both are known, and of its bot users, if it names any."""
+    event = Revocation(
+        event_id="e", team_id="T", app_id=app, bot_users=bots, at=7, event_type="t", reason="app_uninstalled"
+    )
+    stored = SimpleNamespace(bot_user_id="B1", app_id=stored_app, installed_at=installed_at)
+    assert event.applies_to(cast("StoredConnection", stored)) == expected

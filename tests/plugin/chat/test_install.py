@@ -17,6 +17,7 @@ from flowactions_conformance.chat_provider import Fault
 from flowactions_conformance.chat_provider.oauth import CLIENT_ID, CLIENT_SECRET
 from flowactions_hookspecs import DashboardPrincipal, FlowActions
 from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import CALLBACK, JSON, SCOPES, ChatHost, chat_host, chat_settings, refusing
@@ -29,6 +30,25 @@ async def age_flows(database_url: str, seconds: int) -> None:
     async with Database(settings.database_url) as database, database.write() as connection:
         query = "UPDATE flowactions_oauth_states SET expires_at = expires_at - :passed"
         await connection.execute(text(query), {"passed": seconds * 1000})
+
+
+async def test_flows_that_were_not_finished_are_kept_for_a_day(sqlite_url: str) -> None:
+    """So that a late callback is answered with ``expired``; one that begins takes no other's away."""
+    settings = read_settings({"FLOWACTIONS_DATABASE_URL": sqlite_url})
+    async with Database(settings.database_url) as database:
+        store = ConnectionStore(database)
+
+        async def begin(flow_id: str) -> None:
+            flow = OAuthFlow(id=flow_id, organization_id="acme", user_id="u", user_name="U", browser="b")
+            await store.start_flow(flow, 600_000)
+
+        await begin("one")
+        await begin("two")
+        assert await store.flow("one") is not None
+        for hours, is_kept in ((23, True), (2, False)):
+            await age_flows(sqlite_url, hours * 3600)
+            await begin(f"after {hours} more")
+            assert (await store.flow("one") is not None) == is_kept
 
 
 class TestInstall:

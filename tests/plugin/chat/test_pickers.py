@@ -9,8 +9,17 @@ import pytest
 from flowactions_conformance.chat_provider import Channel, Fault, Member, Workspace
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_plugin.chat import directory
-from flowactions_plugin.chat.failures import ChatRefused
-from flowactions_plugin.chat.pickers import FRESH_SECONDS, MAX_CHOICES, PAUSED, Choice, Page, PageCache
+from flowactions_plugin.chat.failures import THROTTLED, ChatRefused
+from flowactions_plugin.chat.pickers import (
+    FRESH_SECONDS,
+    MAX_CHOICES,
+    PAUSED,
+    START,
+    Choice,
+    Page,
+    PageCache,
+    search,
+)
 from flowactions_plugin.chat.store import StoredConnection
 from tests.chatting import JSON, ChatHost, chat_host
 from tests.rings import sampled
@@ -413,3 +422,17 @@ def test_cached_pages_expire_and_are_limited_in_number() -> None:
     for number in range(2000):
         cache.put(number, Page([], "more"), 9.0)
     assert sum(cache.get(number) is not None for number in range(2000)) == MAX_CHOICES // 100
+
+
+async def test_a_search_that_is_throttled_at_once_can_be_continued() -> None:
+    """Though the provider does not say after how long; any other refusal of the first page is the search's."""
+
+    async def refused(code: str) -> Page:
+        async def first(_: str | None) -> Page:
+            raise ChatRefused(code)
+
+        return await search(first, "", None)
+
+    assert await refused("ratelimited") == Page([], START, THROTTLED)
+    with pytest.raises(ChatRefused, match="did not answer"):
+        await refused("unreachable")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flowactions_hookspecs import ChatNodeOrigin, Node
+from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.queued import QueuedSender, Waiting
+from flowactions_plugin.egress.attempt import CHAT_LIMITED, Aborted
 from flowactions_plugin.egress.destination import destination_of
-from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.errors import EgressRefused, NotConfigured
 from flowactions_plugin.http.masking import masked_url
 from flowactions_plugin.insights.curl import commands
 from flowactions_plugin.insights.filters import BY_NAME, parse, value_of
@@ -32,6 +35,17 @@ async def queued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     async with queued_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
         yield running
+
+
+@pytest.mark.parametrize(
+    ("asked", "delay"), [(None, 1.0), (0.2, 1.0), (30.0, 30.0), (86_400.0, 86_400.0), (1e9, 86_400.0)]
+)
+def test_a_limited_channel_waits_as_long_as_the_provider_asks(asked: float | None, delay: float) -> None:
+    """A second at the least, a day at the most; it is no attempt."""
+    sender = QueuedSender(NotConfigured("x"), lambda: 0.0)
+    found = sender._refused(cast("Waiting", None), ChatRefused("ratelimited", asked), 0, 1.0)
+    assert isinstance(found, Aborted)
+    assert (found.delay, found.failure) == (delay, CHAT_LIMITED)
 
 
 def test_a_destination_has_a_kind() -> None:

@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -14,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_conformance.chat_provider import Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Deferred, Node
-from flowactions_plugin.chat.calls import SEND_SECONDS
+from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls
 from flowactions_plugin.chat.failures import FOR_OPERATORS, ChatRefused
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import StorageUnavailable
@@ -216,6 +217,28 @@ class TestBounds:
                 await locking.rollback()
             assert (await run.to_channel()).status == "sent"
         await engine.dispose()
+
+    async def test_what_is_written_in_the_background_fails_with_a_line(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Of an unexpected error, its type alone. Which connections were written about lately is remembered for some only."""
+        errors: list[Exception] = [StorageUnavailable("it is away"), LookupError("xoxb-hush")]
+
+        async def record_failure(*_: object) -> None:
+            raise errors.pop()
+
+        monkeypatch.setattr("flowactions_plugin.chat.calls.MOST_REMEMBERED", 1)
+        store = cast("ConnectionStore", SimpleNamespace(record_failure=record_failure))
+        calls = ProviderCalls(store, record_failure)
+        for install in ("i", "i", "j"):
+            stored = cast(
+                "StoredConnection", SimpleNamespace(organization_id="acme", install_id=install, team_id="T1")
+            )
+            calls.record_failure(stored, "channel_not_found", ("f", "n"))
+            await calls.aclose()
+        said = "the state of team T1 could not be stored: "
+        assert caplog.messages == [f"{said}LookupError", f"{said}it is away"]
+        assert len(calls._failures) == 1
 
     @pytest.mark.parametrize("halts", [True, False])
     @pytest.mark.parametrize(

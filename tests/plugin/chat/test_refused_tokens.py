@@ -227,12 +227,16 @@ class TestAskedAgain:
         assert run.provider.calls.count("auth.test") == 1  # and nobody has asked again
 
     async def test_what_the_workspace_revokes_is_final(self, run: ChatHost) -> None:
-        """Before and after the refusal: its event is believed, and nobody is asked."""
+        """Before and after the refusal: its event is believed, and nobody is asked. Another refusal postpones nothing."""
         await refused(run)
+        before, store = await kept(run), ConnectionStore(services_of(run.host)._database)
+        await let_time_pass(run)
+        await store.refused(before, "invalid_auth")
+        assert (await kept(run)).ask_at == (before.ask_at or 0) - 60_000
         assert (await send(run, uninstalled())).status_code == 200
         assert await status(run, "acme") == ("revoked", "app_uninstalled")
         assert "need not" not in (await run.card())["advice"]
-        stored, store = await kept(run), ConnectionStore(services_of(run.host)._database)
+        stored = await kept(run)
         assert stored.ask_at is None
         assert not await store.accepted(stored)
         await store.refused(stored, "invalid_auth")

@@ -140,6 +140,16 @@ READ_ONLY = {"refusal": "it is read-only"}
         ),
         ({"due_at": NOW + 300_000}, {}, "in 5 min"),
         (
+            {
+                "destination": "chat://T1",
+                "due_at": NOW + 5000,
+                "error_class": "waits",
+                "last_error": "it pauses",
+            },
+            {},
+            "It waits, without using up an attempt, and it is tried again in 5 s: it pauses.",
+        ),
+        (
             {"reclaims": 5, "quarantine_rounds": 2},
             ALIVE,
             "sent alone; 2 of 3 such attempts have ended their worker",

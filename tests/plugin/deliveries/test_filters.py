@@ -147,6 +147,9 @@ def test_the_text_of_a_form_is_a_list_or_one_value() -> None:
         ("before:1969-01-01", "before", "1970"),
         ("since:0001-01-01T00:00:00+14:00", "since", "1970"),
         ("before:２h", "before", "2h"),
+        ("code:５０３", "code", "status code such as 503"),
+        ("code:99", "code", "status code such as 503"),
+        ("code:1000", "code", "status code such as 503"),
         ("id:x", "id", "id of a delivery"),
         ("id:" + ",".join(new_id(each) for each in range(MOST_IDS + 1)), "id", "1000"),
         ("flow:" + ",".join(map(str, range(101))), "flow", "100"),
@@ -161,6 +164,7 @@ def test_the_text_of_a_form_is_a_list_or_one_value() -> None:
         ("stauts:dead", "stauts", "did you mean status:?"),
         ("zzz:dead", "zzz", "organization"),
         ("dead", "", "field:value"),
+        ("status", "status", "did you mean status:?"),
         ("x" * 50_000, "", "40000"),
     ],
 )  # fmt: skip

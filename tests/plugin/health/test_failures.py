@@ -12,7 +12,7 @@ import pytest
 
 from flowactions_hookspecs import FlowNodeOrigin, HostOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.insights.failures import FAILED_READ, Origin, failures, most_failing
+from flowactions_plugin.insights.failures import FAILED_READ, Origin, failing_nodes, failures, most_failing
 from flowactions_plugin.insights.results import Failures
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
@@ -84,6 +84,27 @@ async def test_failures_are_counted_by_node(queue: Queue) -> None:
     every = await found(queue.database, EVERY)
     assert (every.dead, every.retrying, every.exact) == (6, 1, True)
     assert set(shown(every)) == {*own, ("globex", "orders", "two", 1, 0)}
+
+
+async def test_a_node_fails_when_most_of_its_last_deliveries_have_failed(queue: Queue) -> None:
+    """Of those that arrived or failed at an attempt; what fails at a destination says nothing of a node."""
+    for node in ("bad", "good", "few", "waits"):
+        for _ in range(2 if node == "few" else 3):
+            error = "waits" if node == "waits" else "http_5xx"
+            row_id = await put(queue, "orders", node, last_error="it answered 500", error_class=error)
+    for _ in range(3):
+        await put(queue, "orders", "good", status="delivered", error_class=None)
+        await put(queue, "orders", "good", status="pending", finished_at=None, error_class=None)
+    destination = (await queue.row(row_id)).destination
+
+    async def named(places: set[str]) -> list[tuple[Any, ...]]:
+        nodes = (await found(queue.database, ACME)).nodes
+        async with queue.database.read() as connection:
+            judged = await connection.run_sync(failing_nodes, ACME, nodes, places)
+        return [(each.node_id, each.failed, each.ended, each.reason) for each in judged]
+
+    assert await named(set()) == [("bad", 3, 3, "it answered 500")]
+    assert await named({destination}) == []
 
 
 def test_the_most_failures_come_first() -> None:

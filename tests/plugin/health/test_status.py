@@ -25,7 +25,7 @@ from flowactions_plugin.watch import fleet
 from flowactions_plugin.watch import monitor as health_monitor
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
-from flowactions_plugin.watch.statistics import ALERT_MS, Counts, alert_of
+from flowactions_plugin.watch.statistics import ALERT_MS, Counts, Tally, alert_of
 from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS, add_counts
 from tests.plugin.stored import a_row
 from tests.queueing import Queue, claimed
@@ -84,6 +84,24 @@ class TestCounts:
         counts = Counts()
         counts.add(Ended(claimed(), "cancelled"))
         assert (counts.dead, counts.attempts, counts.failures_in_row) == (1, 0, 0)
+
+    def test_what_could_not_be_written_is_counted_before_what_came_since(self) -> None:
+        """So a success since ends its failures; with the reason of the last failure, and of each destination."""
+        other = f"{DESTINATION}1"
+        tally = Tally()
+        tally.record([completion(), completion(destination="https://b.example:443")])
+        taken = tally.pop()
+        tally.record([completion(ok=True), completion(destination=other)])
+        tally.restore(taken)
+        found = {place: counts for (_, place), counts in tally.pop().items()}
+        assert {each.last_reason for each in found.values()} == {"it answered 500"}
+        assert {
+            place: (each.delivered, each.failed, each.failures_in_row) for place, each in found.items()
+        } == {
+            DESTINATION: (1, 1, 0),
+            other: (0, 1, 1),
+            "https://b.example:443": (0, 1, 1),
+        }
 
 
 @pytest.mark.parametrize(
@@ -198,6 +216,7 @@ class TestAlerts:
             monitor.record([completion(ok=True)])
             await settle(monitor)
         assert [each.kind for each in host.alerts] == ["failing", "recovered"]
+        assert (host.alerts[1].failures, host.alerts[1].failing_since) == (0, None)
 
     async def test_a_host_that_fails_to_take_note_stops_nothing(
         self, queue: Queue, caplog: pytest.LogCaptureFixture
@@ -250,6 +269,13 @@ class TestFleet:
         assert await prune() == 0
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 86400000")
         assert await prune() == 2
+
+    async def test_what_a_worker_limits_is_news_until_it_is_written(self, queue: Queue) -> None:
+        """So others learn of it before its next sign of life."""
+        own, limited = Fleet(queue.database, "continuous", 1), {"acme": {DESTINATION: 1}}
+        assert (own.is_news({}), own.is_news(limited)) == (False, True)
+        await own.beat(0, 0, limited)
+        assert (own.is_news(limited), own.is_news({})) == (False, True)
 
     async def test_a_claim_is_noted_only_when_there_was_one(self, queue: Queue) -> None:
         """A worker that is alive and claims nothing shows."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.insights import standing
 from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
@@ -85,3 +88,14 @@ async def test_what_was_retried_is_not_found_any_more(queue: Queue) -> None:
     await queue.run("UPDATE flowactions_outbox SET status = 'pending', error_class = NULL, finished_at = NULL")
     overview = await Insights(queue.database).overview(Scope())
     assert [each.about for each in overview.findings if each.about == "unsent"] == []
+
+
+async def test_of_more_than_are_read_the_latest_are_told(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To operators as to the organization; of the last day."""
+    monkeypatch.setattr(standing, "UNSENT_READ", 2)
+    now = int(queue.database.clock() * 1000)
+    for number, row_id in enumerate(await ended(queue, 4, 1)):
+        at = 1 if number == 3 else now + number - 1000
+        await queue.run(f"UPDATE flowactions_outbox SET finished_at = {at} WHERE id = '{row_id}'")  # noqa: S608
+    facts = await Insights(queue.database).facts()
+    assert [each.node_id for each in facts.unsent] == ["n2", "n1"]

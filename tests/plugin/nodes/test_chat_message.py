@@ -18,6 +18,7 @@ from flowactions_plugin.chat.failures import (
     advice,
     advice_for_operators,
 )
+from flowactions_plugin.nodes.chat_message import QUEUED
 from flowactions_plugin.settings.model import READERS
 from tests.chatting import Adopted, adopted, adopting_settings
 from tests.rings import sampled
@@ -181,3 +182,12 @@ def test_no_advice_for_authors_names_a_setting() -> None:
     for code, said in FOR_OPERATORS.items():
         assert named.search(said)
         assert advice(code) == ADVICE[code] != advice_for_operators(code) == said
+
+
+@pytest.mark.parametrize("delivery", ["direct", "queued"])
+def test_the_form_says_what_its_delivery_does(delivery: str) -> None:
+    """Whether a message is posted at once or queued."""
+    host = SmallHost({"FLOWACTIONS_CHAT_DELIVERY": delivery})
+    fields = FlowActions.load(host).node_types["chat_message"].describe()["configSchema"]["properties"]
+    for name, said in QUEUED.items():
+        assert (fields[name]["description"] == said) == (delivery == "queued")

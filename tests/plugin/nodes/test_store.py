@@ -343,6 +343,16 @@ class TestTypesNotOffered:
 
 
 class TestRecovery:
+    async def test_the_steps_that_have_waited_the_longest_are_first(self, run: Paced) -> None:
+        """So many at once."""
+        for number in range(3):
+            walk = a_walk(run_id=f"run-{number}")
+            await run.record(walk, "w")
+            await run.killed().lease(step_of(walk, "s"))
+            waited = "UPDATE flowactions_deferred SET held_until = :at WHERE run_id = :run"
+            await run.run(waited, at=9 - number, run=walk.run_id)
+        assert [step.run_id for step in await run.store.expired(2)] == ["run-2", "run-1"]
+
     async def test_the_host_is_told_what_recovery_ran(self, run: Paced) -> None:
         """With the walk as recorded, the step and its result; a halt is remembered for the next advance."""
         for step, halts, state in (("s", False, "done"), (None, True, "halted")):

@@ -298,3 +298,10 @@ async def test_a_task_that_is_started_within_a_limit_has_its_own() -> None:
         task = asyncio.create_task(hanging())
     with pytest.raises(StorageUnavailable):
         await answered(task)
+
+
+async def test_a_timeout_within_the_time_for_an_answer_is_the_blocks_own() -> None:
+    """It says nothing of the database."""
+    with pytest.raises(TimeoutError, match="a host's"):
+        async with waiting.answering(300.0):
+            raise TimeoutError("a host's")
