@@ -20,6 +20,7 @@ from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage import schema
+from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.schema import statistics, workers
 from flowactions_plugin.watch import fleet
 from flowactions_plugin.watch import monitor as health_monitor
@@ -269,6 +270,15 @@ class TestFleet:
         assert await prune() == 0
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 86400000")
         assert await prune() == 2
+
+    async def test_who_holds_a_snapshot_is_told_to_operators(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An organization's people read no name of a session."""
+        held = Snapshot("psql of ann", 90.0, 1)
+        monkeypatch.setattr(queue.database, "oldest_snapshot", lambda _: held)
+        insights = Insights(queue.database)
+        assert [(await insights.facts(each)).snapshot for each in (ALL, Scope("acme"))] == [held, None]
 
     async def test_what_a_worker_limits_is_news_until_it_is_written(self, queue: Queue) -> None:
         """So others learn of it before its next sign of life."""
