@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -141,14 +140,14 @@ class TestVerifying:
         with pytest.raises(NotAuthentic):
             check_signature([PUBLISHED_SECRET], timestamp, signed, body, PUBLISHED_AT)
 
-    async def test_several_secrets_count_while_one_is_replaced(self, tmp_path: Path) -> None:
+    async def test_several_secrets_count_while_one_is_replaced(self, sqlite_url: str) -> None:
         """What one of them has signed is taken, and nothing else (§5.4)."""
         for named, answered in (
             (f"new, {SIGNING_SECRET}", 200),
             (f"{SIGNING_SECRET},old", 200),
             ("new,old", 401),
         ):
-            async with chat_host(f"sqlite:///{tmp_path / 'f.db'}", CHAT_SIGNING_SECRET=named) as run:
+            async with chat_host(sqlite_url, CHAT_SIGNING_SECRET=named) as run:
                 assert (await send(run, {})).status_code == answered
 
     async def test_a_body_that_is_too_large_is_refused(self, run: ChatHost) -> None:

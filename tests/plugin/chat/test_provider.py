@@ -100,9 +100,9 @@ async def trap(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[bytes]]:
         yield caught
 
 
-async def everything_once(url: str, tmp_path: Path, provider: FakeChatProvider, **settings: str) -> None:
+async def everything_once(url: str, sqlite_url: str, provider: FakeChatProvider, **settings: str) -> None:
     """Connect, list, send, and disconnect."""
-    actions = FlowActions.load(SmallHost(chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url, **settings)))
+    actions = FlowActions.load(SmallHost(chat_settings(sqlite_url, url, **settings)))
     async with actions.lifespan():
         run = ChatHost(SmallHost(), actions, provider)
         # The test's own browser, which follows the environment, must not walk into the trap.
@@ -216,11 +216,11 @@ async def test_each_call_has_a_connection_of_its_own() -> None:
 
 @sampled("status", [301, 302, 303, 307, 308], size=1)
 async def test_redirects_are_not_followed(
-    status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    status: int, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The target gets neither token nor client secret."""
     elsewhere = FakeChatProvider()
-    async with serve(elsewhere.app) as other, chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+    async with serve(elsewhere.app) as other, chat_host(sqlite_url) as run:
 
         def redirect(method: str) -> None:
             location = ("location", f"{other}/api/{method}")

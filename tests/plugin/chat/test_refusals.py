@@ -303,11 +303,11 @@ class TestLog:
         assert all(message.isprintable() for message in ours)
 
     async def test_an_organization_id_cannot_forge_a_log_line(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, sqlite_url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Connecting, sending, being revoked, disconnecting and failing to connect log one line each."""
         caplog.set_level(logging.DEBUG, "flowactions")
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+        async with chat_host(sqlite_url) as run:
             run.sign_in("acme\nforged")
             await run.connect()
             await run.message("acme\nforged", chatChannelId="C00RANDOM")

@@ -6,7 +6,6 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -71,7 +70,7 @@ class TestWaiting:
 
     @pytest.mark.parametrize("method", ["chat.postMessage", "conversations.open"])
     async def test_the_retry_after_header_is_the_delay(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+        self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, method: str
     ) -> None:
         """Two seconds, then the message is sent."""
         slept: list[float] = []
@@ -79,7 +78,7 @@ class TestWaiting:
         async def sleep(seconds: float) -> None:
             slept.append(seconds)
 
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+        async with chat_host(sqlite_url) as run:
             await run.connect()
             messenger = cast("Chat", services_of(run.host)._chat).messenger
             monkeypatch.setattr(messenger, "_turns", Turns(sleep, lambda: 0.0))
@@ -166,9 +165,9 @@ class TestTurns:
         assert simulation.posted_at == [0.0]
 
     @pytest.mark.ci
-    async def test_a_burst_is_sent_once_as_far_as_the_provider_allows(self, tmp_path: Path) -> None:
+    async def test_a_burst_is_sent_once_as_far_as_the_provider_allows(self, sqlite_url: str) -> None:
         """The author of each other message is told why it failed."""
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+        async with chat_host(sqlite_url) as run:
             run.provider.state.workspaces[0].limited = True
             await run.connect()
             results = await asyncio.gather(*(run.message(chatRetryOnFailure=True) for _ in range(30)))
@@ -181,8 +180,8 @@ class TestDirectChannels:
     """The channel of a direct message is opened once for an install and a member."""
 
     @pytest.fixture
-    async def run(self, tmp_path: Path) -> AsyncIterator[ChatHost]:
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
+    async def run(self, sqlite_url: str) -> AsyncIterator[ChatHost]:
+        async with chat_host(sqlite_url) as running:
             await running.connect()
             yield running
 
