@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from quart import Quart, current_app, jsonify, request, session, websocket
+from quart import Quart, current_app, jsonify, request, session
 
 from tests.contract.wrap.probe import Wrap, noted
 
@@ -21,7 +21,6 @@ def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -
             yield
 
     _add_pages(app)
-    _add_socket(app)
     if wrap is not None:
         app.asgi_app = wrap(app.asgi_app)  # type: ignore[method-assign]
     return app
@@ -54,12 +53,3 @@ def _add_pages(app: Quart) -> None:
     @app.get("/who")
     async def who() -> Any:
         return jsonify(session=dict(session), app=current_app.name, keys=sorted(request.scope))
-
-
-def _add_socket(app: Quart) -> None:
-    @app.websocket("/ws")
-    @app.websocket("/v1/webhooks/outbox")
-    async def echo() -> None:
-        await websocket.accept(subprotocol="echo" if websocket.requested_subprotocols else None)
-        while True:
-            await websocket.send(f"the host: {await websocket.receive()!s}")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
-import sys
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -27,7 +24,6 @@ from tests.contract.wrap.starlette_hosts import fastapi, starlette
 from tests.rings import sampled
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[3]
 WITH_LIFESPAN: dict[str, Callable[..., Any]] = {
     "fastapi": fastapi,
     "starlette": starlette,
@@ -418,34 +414,3 @@ def test_the_frameworks_test_client_runs_both(tmp_path: Path) -> None:
         TestClient(fastapi(loaded(tmp_path, Probe(fails="start")).wrap)),
     ):
         pass
-
-
-@sampled("run", ["fastapi SIGINT", *(f"{host} SIGTERM" for host in [*WITH_LIFESPAN, "django"])], size=1)
-async def test_a_servers_shutdown_ends_both_in_order(run: str, tmp_path: Path) -> None:
-    """A real uvicorn process that is asked to stop: the plugins stop before the host."""
-    host, end = run.split()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.contract.wrap.process",
-        host,
-        str(tmp_path),
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    events = [event for event in IN_ORDER if host != "django" or event.startswith("plugin")]
-    printed: list[str] = []
-    while not printed or not printed[-1].startswith("http"):
-        line = await asyncio.wait_for(process.stdout.readline(), 300)
-        assert line, "it ended"
-        printed.append(line.decode().strip())
-    url = printed.pop()
-    assert printed == events[: len(events) // 2]
-    async with httpx.AsyncClient(base_url=url, timeout=300) as client:
-        answer = await client.get("/v1/webhooks/outbox", headers={"x-user": "ada"})
-        assert (answer.status_code, answer.json()["data"]) == (200, [])
-    process.send_signal(signal.Signals[end])
-    rest, _ = await asyncio.wait_for(process.communicate(), 300)
-    assert rest.decode().splitlines() == events[len(events) // 2 :]

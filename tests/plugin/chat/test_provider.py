@@ -119,22 +119,22 @@ async def everything_once(url: str, sqlite_url: str, provider: FakeChatProvider,
     assert not provider.state.is_installed(provider.state.workspaces[0])
 
 
-async def test_proxies_of_the_environment_are_not_used(trap: list[bytes], tmp_path: Path) -> None:
+async def test_proxies_of_the_environment_are_not_used(trap: list[bytes], sqlite_url: str) -> None:
     """No call goes to them, with or without a token."""
     provider = FakeChatProvider()
     async with serve(provider.app) as url:
-        await everything_once(url, tmp_path, provider)
+        await everything_once(url, sqlite_url, provider)
     assert trap == []
 
 
 async def test_the_configured_proxy_is_used_for_every_call(
-    trap: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trap: list[bytes], sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In absolute form for http; its user name and password are shown neither to the provider nor in the log."""
     caplog.set_level(logging.DEBUG, "flowactions")
     provider = FakeChatProvider()
     async with serve(provider.app) as url, a_proxy() as proxy:
-        await everything_once(url, tmp_path, provider, FLOWACTIONS_EGRESS_PROXY=proxy.url)
+        await everything_once(url, sqlite_url, provider, FLOWACTIONS_EGRESS_PROXY=proxy.url)
         lines = [head.partition("\r\n")[0] for head in proxy.heads]
         assert len(lines) == len(provider.calls)
         assert all(f" {url}/api/{method}" in line for line, method in zip(lines, provider.calls, strict=True))

@@ -106,16 +106,6 @@ async def test_racing_advances_fire_once(actions: FlowActions, receiver: Recorde
     assert {each.state for each in results} <= {"done", "running"}
 
 
-async def test_a_record_survives_a_restart(database_url: str, receiver: Recorder) -> None:
-    """What was recorded fires after the host has stopped and started again."""
-    walk = a_walk()
-    async with running(database_url) as first:
-        await first.reach(before(walk, "s"), node("a", receiver.url))
-    async with running(database_url) as second:
-        assert ids(await second.advance(walk, "s")) == ["a"]
-        await until(lambda: receiver.requests)
-
-
 async def test_a_failed_message_is_told_at_its_step(
     actions: FlowActions, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -177,15 +177,6 @@ class TestDelivery:
         assert not any(name == "cookie" for request in run.receiver.requests for name, _ in request.headers)
 
 
-class TestSecret:
-    async def test_the_secret_is_asked_for_when_signing(self, run: Running) -> None:
-        """What is in the database never holds the secret (§5.3.6)."""
-        run.host.secret = "hush-hush"
-        result = await run.reach(a_node(run.receiver.url, webhookSecret="hush-hush"))
-        row = await run.ended(result)
-        assert "hush-hush" not in json.dumps(row)
-
-
 class TestBeingTold:
     async def test_the_host_learns_how_a_delivery_ended(self, run: Running) -> None:
         """A delivered one and a dead one are told once each, and a retry in between is not."""
