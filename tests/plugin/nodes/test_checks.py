@@ -20,7 +20,6 @@ from flowactions_plugin.nodes.faults import MOST_PROBLEMS, unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig, WebhookNode
 from tests.chatting import Adopted
 from tests.plugin.nodes.problems import told, webhook
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 
 
@@ -191,11 +190,9 @@ class TestChat:
         [
             ({"chatChannelId": "C00ORDERS"}, None),
             ({"chatChannelId": "C00RANDOM"}, ("chatChannelId", "not_in_channel")),
-            ({"chatChannelId": "C00000OLD"}, ("chatChannelId", "is_archived")),
             ({"chatChannelId": "CNONE"}, ("chatChannelId", "channel_not_found")),
             ({"chatActionType": "dm", "chatUserId": "U000GRACE"}, None),
             ({"chatActionType": "dm", "chatUserId": "U0000GONE"}, ("chatUserId", "user_disabled")),
-            ({"chatActionType": "dm", "chatUserId": "U000ROBOT"}, ("chatUserId", "cannot_dm_bot")),
             ({"chatActionType": "dm", "chatUserId": "UNONE"}, ("chatUserId", "user_not_found")),
         ],
     )
@@ -210,19 +207,13 @@ class TestChat:
         assert await chat.actions.check(a_draft("chat_message", chatMessageText="hi", **config)) == ()
         assert len(chat.provider.calls) == 1
 
-    @sampled(
+    @pytest.mark.parametrize(
         "fault",
         [
             Fault(503, b"<html>down</html>"),
-            Fault(429),
-            Fault(200, b"not json"),
-            Fault(0),
             Fault(200, b'{"ok":false,"error":"missing_scope"}', (("content-type", "application/json"),)),
-            Fault(200, b'{"ok":false,"error":"unknown_method"}', (("content-type", "application/json"),)),
-            Fault(200, b'{"ok":true}', (("content-type", "application/json"),)),
             Fault(200, b'{"ok":true,"channel":{}}', (("content-type", "application/json"),)),
         ],
-        size=3,
     )
     async def test_a_provider_that_fails_is_a_warning(self, chat: Adopted, fault: Fault) -> None:
         """Nobody knows then, so nothing is said to be wrong, and nothing is raised."""
