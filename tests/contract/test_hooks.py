@@ -206,10 +206,8 @@ class TestRoutes:
         [
             ("/", "routes are below /integrations/<plugin>/"),
             ("/contacts", "routes are below /integrations/<plugin>/"),
-            ("/integrations", "routes are below /integrations/<plugin>/"),
             ("/integrations/crm", "routes are below /integrations/<plugin>/"),
             ("/integrations/{name:str}/contacts", "routes are below /integrations/<plugin>/"),
-            ("/v1/integrations/crm/contacts", "routes are below /integrations/<plugin>/"),
             *(
                 (f"/integrations/{name}/contacts", f"/integrations/{name} is reserved")
                 for name in ("chat", "webhooks", "health", "nodes")

@@ -148,7 +148,6 @@ async def test_what_a_process_left_behind_is_taken_over(
     database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without any further call: another process goes on where the first one stopped, and in order."""
-    monkeypatch.setattr("flowactions_plugin.nodes.store.LEASE_SECONDS", 0.3)
     hurry(monkeypatch, "deferred nodes", seconds=0.1)
     walk = a_walk()
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as first:
@@ -167,6 +166,7 @@ async def test_what_a_process_left_behind_is_taken_over(
             await begun.wait()
             killed.cancel()
             await asyncio.wait({killed})
+    await expire(database_url)
     async with running(database_url) as second:
         await until(lambda: len(receiver.requests) == 2)
         await nothing_but(second, receiver, "a", "b")
