@@ -320,3 +320,17 @@ class TestRevoking:
         await run.connect()
         assert await status(run, "globex") == ("active", None)
         assert await status(run, "acme") == ("revoked", "app_uninstalled")
+
+    async def test_recorded_events_are_pruned(self, run: ChatHost) -> None:
+        """After the retention."""
+        services = services_of(run.host)
+        for _ in range(3):
+            await send(run, uninstalled("T0NOBODY"))
+        async with services._database.write() as connection:
+            await connection.exec_driver_sql("UPDATE flowactions_inbound_events SET received_at = 1")
+        await send(run, uninstalled("T0NOBODY", event_id="Ev-kept"))
+        for prune in services._prunes():
+            await prune(100)
+        async with services._database.read() as connection:
+            left = await connection.exec_driver_sql("SELECT event_id FROM flowactions_inbound_events")
+            assert left.all() == [("Ev-kept",)]
