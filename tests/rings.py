@@ -25,7 +25,6 @@ DEAR: Final = (
     "tests/conformance/test_healthy_hosts.py::test_the_kit_blames_no_healthy_host[engine",
     "tests/conformance/test_healthy_hosts.py::test_the_kit_blames_no_healthy_host[reference",
     "tests/conformance/test_served_hosts.py",
-    "tests/contract/wrap/test_lifespan.py::test_a_servers_shutdown_ends_both_in_order",
     "tests/crash/test_enqueue_together.py",
     "tests/crash/test_joined_statements.py::test_killed_before_the_commit_neither_is_there_and_after_it_both[postgresql",
     "tests/crash/test_joined_statements.py::test_killed_before_the_commit_neither_is_there_and_after_it_both[sqlite django",

@@ -95,19 +95,20 @@ def templates() -> Iterator[None]:
 
 @contextmanager
 def routes() -> Iterator[None]:
-    """Have the routes of a plugin listed once, for which the loader builds an app, and their descriptions not copied by each app."""
+    """Have the routes of a plugin listed once, for which the loader builds an app, and routers not copied by each app: each has its own."""
     listed: dict[Any, list[tuple[str, str]]] = {}
     find = declared._routes
 
     def found(plugin: str, handlers: Sequence[Any]) -> Iterable[tuple[str, str]]:
         key = (plugin, *map(_outline, handlers))
         if key not in listed:
-            listed[key] = list(find(plugin, handlers))
+            listed[key] = list(find(plugin, copy.deepcopy(handlers)))
         return listed[key]
 
     kinds = dict.fromkeys((Example, ResponseHeader, ResponseSpec, RouteRules), lambda each, _memo: each)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(declared, "_routes", found)
+        patched.setattr("litestar.router.deepcopy", lambda router: router)
         for kind, same in kinds.items():
             patched.setitem(copy._deepcopy_dispatch, kind, same)  # type: ignore[attr-defined]
         yield

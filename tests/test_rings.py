@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from tests.rings import (
     README,
     TWINS,
     Case,
-    announcement,
     rings,
     sampled,
 )
@@ -120,20 +116,6 @@ def test_a_table_of_rules_is_kept_whole(size: int) -> None:
         assert sum(not each.marks for each in sampled(names, values, size).args[1]) == size
 
 
-def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """How many tests, about how long, and what is skipped for want of which program."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "google-chrome").touch(mode=0o755)
-    assert announcement(6_000, 2) == (
-        "6,000 tests, about 3 min on 2 idle processors;"
-        " skipped, for they are not here: what needs node and npm, go, java, ruby, php, nginx"
-    )
-    for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
-        (tmp_path / name).touch(mode=0o755)
-    assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
-    assert announcement(400, 2, "ci and not long") == "400 tests, about 2 min on 2 idle processors"
-
-
 def test_what_the_tables_name_is_there() -> None:
     """An entry of a file or test that was moved would move nothing to its ring."""
     gone = [each for each in (*DEAR, *TWINS, *OWN_SQL, *ABOVE_SQL) if not _exists(each)]
@@ -145,17 +127,6 @@ def _exists(entry: str) -> bool:
     path, *names = entry.partition("[")[0].split("::")
     found = ROOT / path
     return found.exists() and all(re.search(rf"(?:class|def) {name}", found.read_text()) for name in names)
-
-
-@pytest.mark.ci
-def test_the_first_line_of_a_run_is_that() -> None:
-    """Before any test, in several processes."""
-    test = f"{__file__}::test_a_marker_moves_a_test_to_a_later_ring"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", test]
-    given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
-    said = done.stdout.index("2 tests, about 1 min on ")
-    assert said < done.stdout.index("2 passed")
 
 
 @pytest.mark.ci

@@ -39,7 +39,7 @@ from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import RouteRules
 from tests.chatting import adopting_settings
 from tests.owning import own_webhook
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
 SECRET = "whsec_c2VjcmV0IG9mIHRoZSBhdXRoIHByb3ZpZGVy"
@@ -76,11 +76,9 @@ class MinimalHost(Host):
 
 @asynccontextmanager
 async def served(actions: FlowActions, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    app: Any = Litestar(route_handlers=list(actions.route_handlers), logging_config=None)
-    transport = httpx.ASGITransport(app=app)
     async with (
         actions.lifespan(**options),
-        httpx.AsyncClient(transport=transport, base_url="http://host") as client,
+        httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
     ):
         yield client
 
@@ -333,19 +331,6 @@ def made(kind: Any, **fields: Any) -> Any:
 
 
 ANSWERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
-    "dashboard_principal": (
-        (None,),
-        [
-            {"organization_id": "acme"},
-            made(DashboardPrincipal, organization_id="acme", user_id="a", user_name="A", may_change=1),
-            made(DashboardPrincipal, organization_id="", user_id="a", user_name="A", may_change=True),
-        ],
-    ),
-    "api_principal": (
-        (None,),
-        ["acme", made(ApiPrincipal, organization_id="a", agent_ids=["x"])],
-    ),
-    "agent": (("a",), [{"id": "a"}, made(Agent, id="a", name="A", organization_id=None)]),
     "operator": (
         (None,),
         [
@@ -363,7 +348,6 @@ ANSWERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
             made(Node, id="n", type="t", version="1"),
         ],
     ),
-    "logic_action": ((REF,), ["http://x/", made(LogicAction, url=1)]),
 }
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import chdir
 from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import click
 import msgspec
@@ -25,6 +25,8 @@ from flowactions_conformance.kit.registry import PROFILES, all_checks
 from flowactions_hookspecs import FlowActions, FlowActionsError, Host, OutboundWebhook, spec
 from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
+from flowactions_plugin.chat.app import SCOPES
+from flowactions_plugin.chat.events import REASONS
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.http.problems import TITLES
 from flowactions_plugin.insights.filters import ERRORS
@@ -37,7 +39,7 @@ from flowactions_plugin.telemetry.names import METRICS
 from tests.docs import alerts, checks, dashboard, log_events, observability
 from tests.docs import commands as of_commands
 from tests.docs.environments import INSTALL, SENTENCE
-from tests.docs.fences import FENCE, ROOT
+from tests.docs.fences import FENCE, ROOT, blocks_of
 from tests.docs.links import LINK
 from tests.docs.tutorials import FOLDER as TUTORIALS
 from tests.docs.tutorials import NAMES
@@ -248,6 +250,19 @@ def of_observability() -> Iterator[str]:
             yield f"{metric.name}: its name, meaning, labels or buckets are not as they should be"
 
 
+def of_manifest() -> Iterator[str]:
+    """The manifest of the chat app names what a host uses: its scopes, the events that it reads, and its two routes."""
+    pages = {each.language: each.text for each in blocks_of(DOCS / "how-to/connect-a-chat-workspace.md")}
+    manifest = json.loads(pages["json"])
+    events, oauth = manifest["settings"]["event_subscriptions"], manifest["oauth_config"]
+    yield from differ("manifest, scopes", oauth["scopes"]["bot"], SCOPES)
+    yield from differ("manifest, events", events["bot_events"], REASONS)
+    shown = (*oauth["redirect_urls"], events["request_url"])
+    routes = ("/integrations/chat/callback", "/integrations/chat/events")
+    if [urlsplit(each).path for each in shown] != [*routes]:
+        yield f"manifest: {shown} are not the routes of a callback and of events"
+
+
 # Commands
 
 
@@ -451,6 +466,7 @@ EACH: Final = (
     of_contract_pages,
     of_operation,
     of_observability,
+    of_manifest,
     of_help,
     of_installation,
     of_tutorials,

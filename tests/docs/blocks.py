@@ -57,8 +57,10 @@ RUN = [
         "tests.plugin.alerts.test_owner:test_the_owner_gets_a_mail_once_a_day",
     ),
     Run("docs/how-to/watch.md", "python", 2, "tests.docs.test_watch:test_log_records_become_json"),
-    Run("docs/how-to/production.md", "python", 1, "tests.docs.test_production:test_the_page_is_followed"),
-    Run("docs/how-to/production.md", "sql", 2, "tests.docs.test_postgresql:test_two_roles_are_enough"),
+    *(
+        Run("docs/how-to/production.md", each, count, "tests.docs.test_production:test_the_page_is_followed")
+        for each, count in (("python", 1), ("sql", 2))
+    ),
     Run("docs/reference/contract.md", "python", 1, f"{EXAMPLES}:test_the_example_of_the_contract_works"),
     *(
         Run(f"docs/how-to/use-with-{engine}.md", language, None, f"{ENGINES}:test_its_guide_can_be_followed")

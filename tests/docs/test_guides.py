@@ -65,16 +65,3 @@ async def test_a_proxy_with_one_known_address_refuses_inner_ones(tmp_path: Path)
             url = receiver.url.replace("127.0.0.1", "inner.example")
             told = (await command("send-test", url, cwd=tmp_path, **settings)).out
         assert {"not delivered" in told, "(403)" in told} == {is_refused}
-
-
-async def test_keys_are_rotated_as_their_guide_says(tmp_path: Path) -> None:
-    """keygen makes one, two of them are accepted, and reseal has nothing to do where no token is stored."""
-    database = f"sqlite:///{tmp_path / 'f.db'}"
-    await command("migrate", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database)
-    old, new = [(await command("keygen", cwd=tmp_path)).out.strip() for _ in range(2)]
-    keys = exported("rotate-secrets-and-keys.md", "FLOWACTIONS_ENCRYPTION_KEYS")
-    both = keys.replace("<new>", new).replace("<old>", old)
-    settings = {"FLOWACTIONS_DATABASE_URL": database, "FLOWACTIONS_ENCRYPTION_KEYS": both}
-    assert (await command("reseal", cwd=tmp_path, **settings)).code == 0
-    settings["FLOWACTIONS_ENCRYPTION_KEYS"] = new
-    assert (await command("reseal", cwd=tmp_path, **settings)).code == 0

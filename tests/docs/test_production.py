@@ -9,14 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import httpx
 import pytest
+from sqlalchemy.engine import make_url
 
 from flowactions_conformance.serving import listen
 from tests.docs.environments import variables
 from tests.docs.fences import ROOT, Block, blocks_of
-from tests.docs.test_postgresql import as_role
-from tests.docs.test_postgresql import run as run_sql
 from tests.waiting import SAFETY_SECONDS, until
 
 pytestmark = pytest.mark.ci
@@ -27,11 +27,25 @@ ENDS = "pip wheel"
 """Is in the first block behind the list: images are tried elsewhere."""
 
 ROLES = {"flowactions_owner": "production_owner", "flowactions_app": "production_app"}
-"""Roles belong to the server, and another test makes those of the page."""
+"""Roles belong to the server."""
 
 
 URL = re.compile(r"postgresql://(?P<role>\w+):(?P<password>[\w-]+)@db\.example\.com[^'\s]*")
 """Of the page's server."""
+
+
+def as_role(url: str, role: tuple[str, str]) -> str:
+    """Give the URL of a database for a role."""
+    named = make_url(url).set(username=role[0], password=role[1])
+    return named.render_as_string(hide_password=False)
+
+
+async def run_sql(url: str, statements: str) -> None:
+    connection = await asyncpg.connect(url, timeout=SAFETY_SECONDS)
+    try:
+        await connection.execute(statements)
+    finally:
+        await connection.close()
 
 
 class Reader:
@@ -90,7 +104,7 @@ class Reader:
 
 
 async def test_the_page_is_followed(postgres_url: str, tmp_path: Path) -> None:
-    """Two roles, settings of the environment, a key, the check, a worker, and the web app; an inner address is refused."""
+    """Two roles, of which one may change no table, settings, a key, the check, a worker, and the web app; an inner address is refused."""
     blocks = blocks_of(PAGE)
     blocks = blocks[: next(at for at, block in enumerate(blocks) if ENDS in block.text)]
     empty = "DROP SCHEMA public CASCADE; CREATE SCHEMA public; GRANT USAGE ON SCHEMA public TO PUBLIC;"
@@ -113,6 +127,11 @@ async def test_the_page_is_followed(postgres_url: str, tmp_path: Path) -> None:
             # A busy machine's database is slow, which is a warning.
             found = [each.split()[0] for each in checked.splitlines() if each.split()[1:2] == [line]]
             assert found in (["ok"], ["warning"]), checked
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await run_sql(
+                reader.environment["FLOWACTIONS_DATABASE_URL"],
+                "ALTER TABLE flowactions_outbox ADD COLUMN x text",
+            )
         assert await answer_of_the_app(reader) == ["shop: blocked_url", "team: not_connected"]
         assert worker is not None
         worker.send_signal(signal.SIGTERM)

@@ -171,31 +171,19 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
             assert not places[0]
 
 
-def small_project(root: Path, text: str) -> None:
-    """Write a project with this configuration, and an index with a text."""
-    (root / "docs" / "site").mkdir(parents=True)
-    (root / "pyproject.toml").write_text('[project]\nname = "a"\nversion = "1"\n')
-    (root / "docs" / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
-    shutil.copytree(ROOT / "docs" / "static", root / "docs" / "static")
-    (root / "docs" / "glossary.md").write_text("# Words\n")
-    (root / "docs" / "index.md").write_text(f"# A page\n\n## Part\n\n[words](glossary.md)\n\n{text}\n")
-
-
-def test_links_that_lead_nowhere_fail_the_build(tmp_path: Path) -> None:
-    """A missing page, anchor or image is a warning, and warnings are errors."""
+def test_links_lead_to_the_repository_or_fail_the_build(tmp_path: Path) -> None:
+    """A missing page, anchor or image is a warning, and warnings are errors; a folder is shown where DOCS_REPOSITORY says."""
+    (tmp_path / "docs" / "site").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "a"\nversion = "1"\n')
+    (tmp_path / "docs" / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    shutil.copytree(ROOT / "docs" / "static", tmp_path / "docs" / "static")
+    (tmp_path / "docs" / "glossary.md").write_text("# Words\n")
     lost = ["[a](nowhere-1.md)", "[a](glossary.md#nowhere-2)", "[a](#nowhere-3)", "![a](images/nowhere-4.png)"]
-    small_project(tmp_path, "\n\n".join(lost))
-    done = build(tmp_path / "html", tmp_path)
-    assert done.returncode == 1
-    assert sorted(set(re.findall(r"nowhere-\d", done.stderr))) == [
-        f"nowhere-{number}" for number in range(1, 5)
-    ]
-
-
-def test_a_link_to_a_folder_leads_to_the_repository(tmp_path: Path) -> None:
-    """Where DOCS_REPOSITORY says it is shown."""
-    small_project(tmp_path, "[the folder](site/)")
+    text = "\n\n".join(["# A page", "[words](glossary.md)", "[the folder](site/)", *lost])
+    (tmp_path / "docs" / "index.md").write_text(f"{text}\n")
     done = build(tmp_path / "html", tmp_path, "https://example.com/project/tree/main")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1
+    expected = [f"nowhere-{number}" for number in range(1, 5)]
+    assert sorted(set(re.findall(r"nowhere-\d", done.stderr))) == expected
     page = (tmp_path / "html" / "docs" / "index.html").read_text()
     assert 'href="https://example.com/project/tree/main/docs/site"' in page

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
-from quart import Quart, Response, current_app, jsonify, request, session, websocket
+from quart import Quart, current_app, jsonify, request, session
 
 from tests.contract.wrap.probe import Wrap, noted
-
-
-class Refused(Exception):
-    """An error of the host's, for which it has a handler."""
 
 
 def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -> Any:
@@ -25,8 +21,6 @@ def quart(wrap: Wrap | None, events: list[str] | None = None, fails: str = "") -
             yield
 
     _add_pages(app)
-    _add_errors(app)
-    _add_streams(app)
     if wrap is not None:
         app.asgi_app = wrap(app.asgi_app)  # type: ignore[method-assign]
     return app
@@ -47,6 +41,10 @@ def _add_pages(app: Quart) -> None:
     async def slash() -> str:
         return "with a slash"
 
+    @app.get("/boom")
+    async def boom() -> str:
+        raise RuntimeError("boom")
+
     @app.post("/login")
     async def login() -> str:
         session["name"] = str(await request.get_data(as_text=True))
@@ -55,51 +53,3 @@ def _add_pages(app: Quart) -> None:
     @app.get("/who")
     async def who() -> Any:
         return jsonify(session=dict(session), app=current_app.name, keys=sorted(request.scope))
-
-
-def _add_errors(app: Quart) -> None:
-    @app.get("/boom")
-    async def boom() -> str:
-        raise RuntimeError("boom")
-
-    @app.get("/refuse")
-    async def refuse() -> str:
-        raise Refused("by hand")
-
-    @app.errorhandler(Refused)
-    async def refused(exc: Refused) -> Any:
-        return {"refused": str(exc)}, 409
-
-
-def _add_streams(app: Quart) -> None:
-    done: list[str] = []
-
-    @app.get("/stream")
-    async def stream() -> Any:
-        async def parts() -> AsyncIterator[str]:
-            for number in range(5):
-                yield f"part {number}\n"
-
-        return Response(parts(), content_type="text/plain")
-
-    @app.post("/upload")
-    async def upload() -> Any:
-        total = 0
-        async for part in request.body:
-            total += len(part)
-        return {"total": total}
-
-    @app.get("/background")
-    async def background() -> str:
-        async def work() -> None:
-            done.append("task")
-
-        app.add_background_task(work)
-        return f"{len(done)} done"
-
-    @app.websocket("/ws")
-    @app.websocket("/v1/webhooks/outbox")
-    async def echo() -> None:
-        await websocket.accept(subprotocol="echo" if websocket.requested_subprotocols else None)
-        while True:
-            await websocket.send(f"the host: {await websocket.receive()!s}")

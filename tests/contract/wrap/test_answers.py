@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from django.core.handlers.asgi import ASGIHandler
-from fastapi import FastAPI
 from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
@@ -161,11 +160,11 @@ async def test_a_host_answers_as_without_the_plugins(host: str, tmp_path: Path) 
             ours = await client.get("/v1/webhooks/outbox", headers={"x-user": "ada"})
     assert wrapped == alone
     statuses = {status for _, _, status, _, _ in alone}
-    assert statuses >= ({203, 500} if host == "bare" else {200, 201, 404, 405, 409, 500})
+    assert statuses >= ({203, 500} if host == "bare" else {200, 201, 404, 405, 500})
     assert (ours.status_code, ours.json()["data"]) == (200, [])
 
 
-@sampled("host", ["fastapi", "starlette", "quart", "bare"], size=2)
+@pytest.mark.parametrize("host", ["starlette", "bare"])
 @pytest.mark.parametrize("path", ["/ws", "/v1/webhooks/outbox"])
 async def test_websockets_are_the_hosts(host: str, path: str, tmp_path: Path) -> None:
     """Also on a path that is a plugin's for HTTP."""
@@ -178,7 +177,7 @@ async def test_websockets_are_the_hosts(host: str, path: str, tmp_path: Path) ->
             assert socket.subprotocol == (protocols and "echo")
 
 
-@sampled("host", ["fastapi", "starlette", "quart", "django"], size=2)
+@pytest.mark.parametrize("host", ["starlette", "django"])
 async def test_a_websocket_that_the_host_refuses_is_refused(host: str, tmp_path: Path) -> None:
     """With the status that the host alone gives."""
     refusals = []
@@ -190,10 +189,9 @@ async def test_a_websocket_that_the_host_refuses_is_refused(host: str, tmp_path:
     assert refusals[0] == refusals[1]
 
 
-@pytest.mark.parametrize("kind", [FastAPI, Starlette])
-async def test_a_host_hears_that_its_client_is_gone(kind: type[Any], tmp_path: Path) -> None:
+async def test_a_host_hears_that_its_client_is_gone(tmp_path: Path) -> None:
     """A disconnect reaches the host's own routes."""
-    app = make(kind, loaded(tmp_path).wrap, stamped=False)
+    app = make(Starlette, loaded(tmp_path).wrap, stamped=False)
     async with serving(app) as url:
         async with httpx.AsyncClient(base_url=url) as client:
             with pytest.raises(httpx.ReadTimeout):
@@ -201,8 +199,7 @@ async def test_a_host_hears_that_its_client_is_gone(kind: type[Any], tmp_path: P
         await until(lambda: app.state.gone == ["client"])
 
 
-@pytest.mark.parametrize("host", ["fastapi", "starlette", "quart"])
-async def test_a_stream_arrives_as_it_is_made(host: str, tmp_path: Path) -> None:
+async def test_a_stream_arrives_as_it_is_made(tmp_path: Path) -> None:
     """A request's body is streamed into the host, and its answer out of it."""
 
     async def body() -> AsyncIterator[bytes]:
@@ -210,7 +207,7 @@ async def test_a_stream_arrives_as_it_is_made(host: str, tmp_path: Path) -> None
             yield b"y" * 10_000
 
     async with (
-        serving(HOSTS[host](loaded(tmp_path).wrap)) as url,
+        serving(fastapi(loaded(tmp_path).wrap)) as url,
         httpx.AsyncClient(base_url=url, timeout=300) as client,
     ):
         assert (await client.post("/upload", content=body())).json() == {"total": 200_000}

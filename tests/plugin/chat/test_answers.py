@@ -293,6 +293,19 @@ class TestReading:
                 read_answer(status, JSON, body)
             assert (refused.value.code, refused.value.transient) == ("unreachable", True)
 
+    async def test_an_error_whose_body_breaks_off_may_be_repeated(self) -> None:
+        """Its status says that the message was not posted."""
+
+        async def serve(writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 503 Down\r\ncontent-length: 100\r\n\r\n<html>")
+            await writer.drain()
+            writer.close()
+
+        async with answering(serve) as provider:
+            with pytest.raises(ChatRefused) as refused:
+                await provider.post_message("xoxb-1", "C1", "hi")
+        assert (refused.value.code, refused.value.transient) == ("unreachable", True)
+
     async def test_an_answer_that_is_silent_after_its_head_is_not_repeated(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -348,8 +361,8 @@ class TestBounds:
         assert peak < 16 << 20
 
     async def test_a_decompression_bomb_is_not_decompressed(self) -> None:
-        """A body that decompresses to 128 MiB costs as much as one that is too large."""
-        bomb = gzip.compress(b" " * (128 << 20))
+        """A body that decompresses to 32 MiB costs as much as one that is too large."""
+        bomb = gzip.compress(b" " * (32 << 20))
         assert len(bomb) < MAX_BYTES
         tracemalloc.start()
         with pytest.raises(AnswerTooLarge):

@@ -144,11 +144,11 @@ class TestScopes:
 class TestStaticToken:
     @pytest.mark.parametrize(("environment", "with_app"), [("production", True), ("", False)])
     async def test_a_static_token_outside_development_makes_chat_unavailable(
-        self, tmp_path: Path, environment: str, with_app: bool
+        self, sqlite_url: str, environment: str, with_app: bool
     ) -> None:
         """Routes name the setting, the node names none; with an app configured or not, everything else works (§5.5)."""
         settings = chat_settings(
-            f"sqlite:///{tmp_path / 'f.db'}",
+            sqlite_url,
             "http://127.0.0.1:1",
             CHAT_BOT_TOKEN="xoxb-hush",
             FLOWACTIONS_ENVIRONMENT=environment,
@@ -225,9 +225,9 @@ class TestTenancy:
         await run.browser.delete("/integrations/chat/connection")
         assert not run.provider.state.is_installed(run.provider.state.workspaces[0])
 
-    async def test_the_static_token_is_never_revoked(self, tmp_path: Path) -> None:
+    async def test_the_static_token_is_never_revoked(self, sqlite_url: str) -> None:
         """Disconnecting does not revoke a token that no install created."""
-        async with adopted(f"sqlite:///{tmp_path / 'f.db'}") as run:
+        async with adopted(sqlite_url) as run:
             browser = ChatHost(SmallHost(), run.actions, run.provider).browser
             assert (await browser.delete("/integrations/chat/connection")).status_code == 204
             assert (await browser.get("/integrations/chat/connection")).json() == {"data": None}
@@ -309,10 +309,10 @@ class TestKeys:
         assert "organization globex" in errors
 
     async def test_reseal_without_a_key_names_the_setting(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+        self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """It changes nothing."""
-        monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", f"sqlite:///{tmp_path / 'f.db'}")
+        monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", sqlite_url)
         assert await asyncio.to_thread(main, ["migrate"]) == 0
         assert await asyncio.to_thread(main, ["reseal"]) == 1
         assert "FLOWACTIONS_ENCRYPTION_KEYS" in capsys.readouterr().err

@@ -272,9 +272,9 @@ class TestInstall:
 
 
 @pytest.mark.parametrize("public_url", ["https://host.example", "https://host.example/flows"])
-def test_the_prefix_is_in_the_callback_once(public_url: str, tmp_path: Path) -> None:
+def test_the_prefix_is_in_the_callback_once(public_url: str, sqlite_url: str) -> None:
     """Whether BACKEND_PUBLIC_URL names the prefix of the routes or not, the provider sends browsers to the same place."""
-    settings = chat_settings(f"sqlite:///{tmp_path / 'f.db'}", "http://127.0.0.1:9")
+    settings = chat_settings(sqlite_url, "http://127.0.0.1:9")
     actions = FlowActions.load(SmallHost({**settings, "BACKEND_PUBLIC_URL": public_url}), prefix="/flows")
     installer = cast("Chat", services_of(actions.host)._chat).installer
     assert installer._redirect_uri == "https://host.example/flows/integrations/chat/callback"

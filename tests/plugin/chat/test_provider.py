@@ -100,9 +100,9 @@ async def trap(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[bytes]]:
         yield caught
 
 
-async def everything_once(url: str, tmp_path: Path, provider: FakeChatProvider, **settings: str) -> None:
+async def everything_once(url: str, sqlite_url: str, provider: FakeChatProvider, **settings: str) -> None:
     """Connect, list, send, and disconnect."""
-    actions = FlowActions.load(SmallHost(chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url, **settings)))
+    actions = FlowActions.load(SmallHost(chat_settings(sqlite_url, url, **settings)))
     async with actions.lifespan():
         run = ChatHost(SmallHost(), actions, provider)
         # The test's own browser, which follows the environment, must not walk into the trap.
@@ -119,22 +119,22 @@ async def everything_once(url: str, tmp_path: Path, provider: FakeChatProvider, 
     assert not provider.state.is_installed(provider.state.workspaces[0])
 
 
-async def test_proxies_of_the_environment_are_not_used(trap: list[bytes], tmp_path: Path) -> None:
+async def test_proxies_of_the_environment_are_not_used(trap: list[bytes], sqlite_url: str) -> None:
     """No call goes to them, with or without a token."""
     provider = FakeChatProvider()
     async with serve(provider.app) as url:
-        await everything_once(url, tmp_path, provider)
+        await everything_once(url, sqlite_url, provider)
     assert trap == []
 
 
 async def test_the_configured_proxy_is_used_for_every_call(
-    trap: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    trap: list[bytes], sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In absolute form for http; its user name and password are shown neither to the provider nor in the log."""
     caplog.set_level(logging.DEBUG, "flowactions")
     provider = FakeChatProvider()
     async with serve(provider.app) as url, a_proxy() as proxy:
-        await everything_once(url, tmp_path, provider, FLOWACTIONS_EGRESS_PROXY=proxy.url)
+        await everything_once(url, sqlite_url, provider, FLOWACTIONS_EGRESS_PROXY=proxy.url)
         lines = [head.partition("\r\n")[0] for head in proxy.heads]
         assert len(lines) == len(provider.calls)
         assert all(f" {url}/api/{method}" in line for line, method in zip(lines, provider.calls, strict=True))
@@ -216,11 +216,11 @@ async def test_each_call_has_a_connection_of_its_own() -> None:
 
 @sampled("status", [301, 302, 303, 307, 308], size=1)
 async def test_redirects_are_not_followed(
-    status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    status: int, sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The target gets neither token nor client secret."""
     elsewhere = FakeChatProvider()
-    async with serve(elsewhere.app) as other, chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+    async with serve(elsewhere.app) as other, chat_host(sqlite_url) as run:
 
         def redirect(method: str) -> None:
             location = ("location", f"{other}/api/{method}")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-import svix.webhooks
 from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import Fault, Workspace, sample_workspace
@@ -27,6 +25,7 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue import continuous, sequences
 from flowactions_plugin.queue.rules import TOO_LATE
 from flowactions_plugin.queue.sequences import Sequences
+from tests.auth_provider import NEW, signed
 from tests.chatting import JSON, ChatHost, chat_host, refusing
 from tests.pausing import OLIVE
 from tests.recorder import recorder
@@ -35,7 +34,6 @@ from tests.telemetry import Recorded
 from tests.waiting import until
 
 QUEUED: Final = {"FLOWACTIONS_CHAT_DELIVERY": "queued", "FLOWACTIONS_DELIVERY": "continuous"}
-AUTH: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 NODE: Final = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
 UNAVAILABLE: Final = refusing("service_unavailable", 503)
 
@@ -378,17 +376,12 @@ class TestConnections:
 
     async def test_a_deleted_organization_posts_nothing_more(self, sqlite_url: str) -> None:
         """What waits ends with its connection (§4.4)."""
-        async with queued_host(sqlite_url, AUTH_WEBHOOK_SIGNING_SECRET=AUTH) as queued:
+        async with queued_host(sqlite_url, AUTH_WEBHOOK_SIGNING_SECRET=NEW) as queued:
             queued.fault(RATE_LIMITED._replace(headers=(("retry-after", "600"), *JSON)))
             row_id = await queued.message()
             await queued.waits(row_id, "chat_limited")
-            event, now = json.dumps({"type": "organization.deleted", "data": {"id": "acme"}}), datetime.now(UTC)
-            headers = {
-                "svix-id": "msg_1",
-                "svix-timestamp": str(int(now.timestamp())),
-                "svix-signature": svix.webhooks.Webhook(AUTH).sign("msg_1", now, event),
-            }
-            answer = await queued.run.browser.post("/webhooks/auth", content=event, headers=headers)
+            event = json.dumps({"type": "organization.deleted", "data": {"id": "acme"}}).encode()
+            answer = await queued.run.browser.post("/webhooks/auth", content=event, headers=signed(event))
             assert answer.status_code == 200
             assert (await queued.row(row_id)).last_error == NOT_CONNECTED
 

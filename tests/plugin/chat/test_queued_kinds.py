@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,9 +19,8 @@ from flowactions_plugin.insights.views import certainty
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.origins import kind_of
 from tests.chatting import refusing
-from tests.commanding import command
 from tests.plugin.chat.test_queued import Queued, queued_host
-from tests.support import a_walk, development
+from tests.support import a_walk
 from tests.telemetry import Recorded
 from tests.waiting import until
 
@@ -31,9 +29,8 @@ URL = f"{WORKSPACE}/C00ORDERS"
 
 
 @pytest.fixture
-async def queued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.chdir(tmp_path)
-    async with queued_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
+async def queued(sqlite_url: str) -> Any:
+    async with queued_host(sqlite_url) as running:
         yield running
 
 
@@ -152,13 +149,10 @@ async def test_the_host_learns_where_a_message_came_from(queued: Queued) -> None
     assert told.error == "not_in_channel: Invite the app to the channel first."
 
 
-async def test_an_attempt_is_a_span_without_attributes_of_http(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_attempt_is_a_span_without_attributes_of_http(sqlite_url: str) -> None:
     """It continues the trace of its node, and sends none."""
-    monkeypatch.chdir(tmp_path)
     recorded = Recorded()
-    async with queued_host(f"sqlite:///{tmp_path / 'f.db'}", recorded=recorded) as queued:
+    async with queued_host(sqlite_url, recorded=recorded) as queued:
         result = await queued.run.actions.reach(
             a_walk(),
             Node(id="n", type="chat_message", config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}),
@@ -171,12 +165,3 @@ async def test_an_attempt_is_a_span_without_attributes_of_http(
     attributes = dict(span.attributes or {})
     assert not [name for name in attributes if name.startswith(("http.", "url.", "server."))]
     assert attributes["flowactions.outcome"] == "delivered"
-
-
-async def test_commands_take_a_workspace(tmp_path: Path) -> None:
-    """As a destination that is paused and resumed, with a URL of it, too."""
-    settings = development(f"sqlite:///{tmp_path / 'f.db'}")
-    assert (await command("migrate", cwd=tmp_path, **settings)).code == 0
-    for what in ("pause", "resume"):
-        done = await command("destinations", what, URL, cwd=tmp_path, **settings)
-        assert f"{WORKSPACE} {what}d for all organizations" in done.out

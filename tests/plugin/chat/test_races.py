@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
 from itertools import permutations
 from typing import Any
 
 import httpx
 import pytest
-import svix.webhooks
 from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import Fault, Gate, Token, Workspace, sample_workspace
@@ -24,18 +21,18 @@ from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from tests.auth_provider import NEW, signed
 from tests.chatting import ChatHost, chat_host
 from tests.support import services_of
 from tests.waiting import until
 
 CONNECTION = "/integrations/chat/connection"
-SECRET = "whsec_" + base64.b64encode(b"s" * 24).decode()
 
 
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[ChatHost]:
     workspaces = [sample_workspace(name, f"T{name.upper():0>8}") for name in ("Acme", "Globex", "Initech")]
-    async with chat_host(database_url, workspaces, AUTH_WEBHOOK_SIGNING_SECRET=SECRET) as running:
+    async with chat_host(database_url, workspaces, AUTH_WEBHOOK_SIGNING_SECRET=NEW) as running:
         yield running
 
 
@@ -350,14 +347,8 @@ class TestOrganizationDeleted:
     EVENT = json.dumps({"type": "organization.deleted", "data": {"id": "acme"}}).encode()
 
     async def send(self, run: ChatHost) -> httpx.Response:
-        now = datetime.now(UTC)
-        headers = {
-            "svix-id": "msg_1",
-            "svix-timestamp": str(int(now.timestamp())),
-            "svix-signature": svix.webhooks.Webhook(SECRET).sign("msg_1", now, self.EVENT.decode()),
-        }
         async with run.new_browser() as browser:
-            return await browser.post("/webhooks/auth", content=self.EVENT, headers=headers)
+            return await browser.post("/webhooks/auth", content=self.EVENT, headers=signed(self.EVENT))
 
     async def test_the_token_of_a_deleted_organization_is_revoked_after_the_commit(
         self, run: ChatHost, database_url: str

@@ -17,7 +17,7 @@ from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls
 from flowactions_plugin.chat.failures import FOR_OPERATORS, ChatRefused
-from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.errors import StorageUnavailable
 from tests.chatting import JSON, Adopted, adopted, chat_host, refusing
 from tests.rings import sampled
@@ -326,11 +326,11 @@ class TestLog:
         assert all(message.isprintable() for message in ours)
 
     async def test_an_organization_id_cannot_forge_a_log_line(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, sqlite_url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Connecting, sending, being revoked, disconnecting and failing to connect log one line each."""
         caplog.set_level(logging.DEBUG, "flowactions")
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+        async with chat_host(sqlite_url) as run:
             run.sign_in("acme\nforged")
             await run.connect()
             await run.message("acme\nforged", chatChannelId="C00RANDOM")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import insert, text, update
 
 from flowactions_conformance.chat_provider import Fault, Gate
-from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS
+from flowactions_plugin.chat.calls import ProviderCalls
+from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS, ChatRefused
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.cli.checks import Checks, check_chat
 from flowactions_plugin.cli.context import CommandContext
@@ -133,8 +135,8 @@ class TestOneWrongAnswer:
         assert run.provider.calls == ["chat.postMessage"]
         assert await is_active(run)
 
-    async def test_the_walk_does_not_wait_for_the_question(self, run: ChatHost) -> None:
-        """It is asked in the background, once for any number of refused messages."""
+    async def test_it_is_asked_once_for_any_number_of_refused_messages(self, run: ChatHost) -> None:
+        """While it is under way, nobody asks again."""
         run.provider.faults["chat.postMessage"].extend([refusing("invalid_auth")] * 5)
         held = Gate()
         run.provider.faults["auth.test"].append(Fault(passes=True, gate=held))
@@ -142,6 +144,27 @@ class TestOneWrongAnswer:
         held.opened.set()
         await run.settled()
         assert run.provider.calls.count("auth.test") == 1
+
+    async def test_no_call_waits_for_the_question(self) -> None:
+        """It is asked in the background; the host's end waits for it."""
+        may_write, written = asyncio.Event(), asyncio.Event()
+
+        async def verify(_: StoredConnection) -> None:
+            await may_write.wait()
+            written.set()
+
+        async def refuse() -> None:
+            raise ChatRefused("invalid_auth")
+
+        calls = ProviderCalls(cast("ConnectionStore", None), verify)
+        stored = cast("StoredConnection", SimpleNamespace(organization_id="acme", install_id="i"))
+        async with asyncio.timeout(300):
+            with pytest.raises(ChatRefused, match="no longer accepts"):
+                await calls.make(stored, asyncio.get_running_loop().time() + 300, refuse(), ())
+        assert not written.is_set()
+        may_write.set()
+        await calls.aclose()
+        assert written.is_set()
 
     async def test_a_token_that_was_replaced_meanwhile_is_not_meant(self, run: ChatHost) -> None:
         """The answer about an earlier token marks no later installation."""

@@ -6,19 +6,15 @@ import asyncio
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from flowactions_conformance.chat_provider import Fault
-from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_plugin.chat.calls import SEND_SECONDS, Turns, seconds_from_now
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.messenger import UNKNOWN_CHANNEL
-from flowactions_plugin.chat.service import Chat
-from tests.chatting import JSON, ChatHost, chat_host, refusing
-from tests.support import services_of
+from tests.chatting import ChatHost, chat_host, refusing
 
 CHANNEL = ("T0000ACME", "C00ORDERS")
 MEMBER = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
@@ -68,26 +64,6 @@ class TestWaiting:
     async def test_a_delay_beyond_the_deadline_is_not_waited_for(self) -> None:
         """The error is raised at once."""
         assert await waited(ChatRefused("ratelimited", 2.0), seconds=1.9) == []
-
-    @pytest.mark.parametrize("method", ["chat.postMessage", "conversations.open"])
-    async def test_the_retry_after_header_is_the_delay(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-    ) -> None:
-        """Two seconds, then the message is sent."""
-        slept: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
-            await run.connect()
-            messenger = cast("Chat", services_of(run.host)._chat).messenger
-            monkeypatch.setattr(messenger, "_turns", Turns(sleep, lambda: 0.0))
-            throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
-            run.provider.faults[method].append(throttled)
-            result = await run.message(chatActionType="dm", chatUserId="U000GRACE", chatRetryOnFailure=True)
-            assert result.status == "sent"
-            assert slept == pytest.approx([2.0])
 
 
 class Simulation:
@@ -166,9 +142,9 @@ class TestTurns:
         assert simulation.posted_at == [0.0]
 
     @pytest.mark.ci
-    async def test_a_burst_is_sent_once_as_far_as_the_provider_allows(self, tmp_path: Path) -> None:
+    async def test_a_burst_is_sent_once_as_far_as_the_provider_allows(self, sqlite_url: str) -> None:
         """The author of each other message is told why it failed."""
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+        async with chat_host(sqlite_url) as run:
             run.provider.state.workspaces[0].limited = True
             await run.connect()
             results = await asyncio.gather(*(run.message(chatRetryOnFailure=True) for _ in range(30)))
@@ -181,8 +157,8 @@ class TestDirectChannels:
     """The channel of a direct message is opened once for an install and a member."""
 
     @pytest.fixture
-    async def run(self, tmp_path: Path) -> AsyncIterator[ChatHost]:
-        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
+    async def run(self, sqlite_url: str) -> AsyncIterator[ChatHost]:
+        async with chat_host(sqlite_url) as running:
             await running.connect()
             yield running
 

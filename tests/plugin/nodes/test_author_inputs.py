@@ -182,6 +182,14 @@ WRONG = [
     body('{"a": "{{name}}"}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE}", 1, 8, "unknown_token"),
     body('{"a": "{userId}"}', "{userId} is not a variable: write {{userId}}.", 1, 8, "unknown_token"),
     body('{"{{userId}}": 1}', "not substituted in a key", 1, 3, "token_not_substituted"),
+    body("{ {{userId}}: 1}", "not substituted in a key", 1, 3, "token_not_substituted"),
+    body(
+        '[{"a{{userId}}": {{userId}}}, {"{{userId}}": 2}]',
+        "not substituted in a key",
+        1,
+        5,
+        "token_not_substituted",
+    ),
     Input(
         "webhookBody", f'"{"x" * 1_048_576}"', "body_too_large", "The body is larger than 1,024 KB.", error=True
     ),
@@ -201,7 +209,10 @@ WRONG = [
     value("X-Note", "a\u200bb", "invisible_character", "(U+200B). Remove it", "\u200b"),
     value("X-Note", "{{name}}", "unknown_token", VARIABLES_ARE, "{{"),
     value("X-Note", "x" * 8193, "headers_too_large", "larger than 8 KB")._replace(error=True),
-    Input("webhookMethod", "P OST", "invalid_method", "POST is used"),
+    *(
+        Input("webhookMethod", name, "invalid_method", "POST is used")
+        for name in ("P OST", "CONNECT", "{{userId}}")
+    ),
     *(
         secret(written, "suspect_secret", said)
         for written, said in (
@@ -227,6 +238,7 @@ WRONG = [
     Input("chatChannelId", "T0000ACME", "not_an_id", "not the id of a channel"),
     Input("chatChannelId", "{userId}", "token_not_substituted", "not substituted here"),
     Input("chatChannelId", "{{content}}", "token_not_substituted", "not substituted here"),
+    Input("chatActionType", "DM", "unknown_action_type", "dm"),
     member("", "missing_target", "Choose a person")._replace(error=True),
     member("@grace", "not_an_id", "This is no id"),
     member("C00ORDERS", "not_an_id", "not the id of a person"),
@@ -289,12 +301,13 @@ RIGHT = [
     secret("elm_whskey-on-the-rocks"),
     secret(B64),
     secret("p@ss/word+with=signs%20"),
-    Input("webhookMethod", " patch "),
+    *(Input("webhookMethod", name) for name in (" patch ", "", None, "PURGE")),
     Input("chatChannelId", " C00ORDERS "),
     Input("chatChannelId", "G000LEADS"),
     Input("chatChannelId", "D000GRACE"),
     member("U000GRACE"),
     member("W0GRACE"),
+    Input("chatMessageText", f" {'x' * 4000} "),
     Input("chatMessageText", "*New*: {{content}} <https://example.com|see> & bye"),
     Input("chatMessageText", "{{userId}} wrote: “{{content}}” {not a variable}"),
     Input("chatMessageText", "<!channel> *{{userId}}* <mailto:ada@example.com|@here> `**x** @channel`"),

@@ -74,20 +74,6 @@ class TestBody:
         for hostile in ("{" * 500_000, "{ " * 250_000, "{" + " " * 500_000, "{{a" * 160_000, "${" * 250_000):
             assert len(list(unknown_tokens(hostile))) <= 1
 
-    @pytest.mark.parametrize(
-        ("body", "column"),
-        [
-            ('{"{{userId}}": 1}', 3),
-            ("{ {{userId}}: 1}", 3),
-            ('[{"a{{userId}}": {{userId}}}, {"{{userId}}": 2}]', 5),
-        ],
-    )
-    def test_a_variable_in_a_key_is_a_warning(self, body: str, column: int) -> None:
-        """Keys are left alone, so it is sent as it stands; told once."""
-        (problem,) = webhook(webhookBody=body)
-        assert told([problem]) == [("webhookBody", "token_not_substituted", "warning")]
-        assert (problem.line, problem.column) == (1, column)
-
     @pytest.mark.parametrize("method", ["GET", "head", " Get "])
     def test_a_body_that_the_method_drops_is_a_warning(self, method: str) -> None:
         """GET and HEAD are sent without a body, whatever stands there."""

@@ -55,14 +55,6 @@ class TestSending:
         assert (await run.to_channel(chatActionType=kind, chatUserId="U000GRACE")).status == "sent"
         assert run.texts == [("#orders", "hi")]
 
-    async def test_what_an_end_user_writes_arrives_as_text(self, run: Adopted) -> None:
-        """An end user can neither ping people nor fake links."""
-        await run.reach(
-            {"chatChannelId": "C00ORDERS", "chatMessageText": "{{content}}"},
-            content="<!channel> <@U1> <https://x|y> & *b*",
-        )
-        assert run.texts[0][1] == "&lt;!channel&gt; &lt;@U1&gt; &lt;https://x|y&gt; &amp; *b*"
-
     async def test_a_long_message_is_cut(self, run: Adopted) -> None:
         """4000 characters stay (§2.1), and the author is told: by the preview with these values, and by the result."""
         for number, said in ((4000, None), (4001, "The message is cut at 4000 characters.")):
@@ -109,20 +101,6 @@ class TestFailing:
             assert (result.status, result.reason) == ("failed", reason)
             assert result.halt is (proceed.get("chatContinueOnFailure") is False)
             assert f"chat_message node n1 not sent: {reason}" in caplog.messages
-
-    @pytest.mark.parametrize(
-        ("config", "advice"),
-        [
-            ({"chatChannelId": "C00RANDOM"}, "Invite the app to the channel first."),
-            ({"chatActionType": "dm", "chatUserId": "U000ROBOT"}, "Direct messages to bots are not possible"),
-        ],
-    )
-    async def test_the_result_says_what_a_person_should_do(
-        self, run: Adopted, config: dict[str, Any], advice: str
-    ) -> None:
-        """The message of a refused send is advice, not a code (§7.1)."""
-        result = await run.reach({"chatMessageText": "hi", **config})
-        assert advice in (result.message or "")
 
     async def test_without_a_connection_nothing_is_tried(
         self,

@@ -20,7 +20,6 @@ from flowactions_plugin.nodes.faults import MOST_PROBLEMS, unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig, WebhookNode
 from tests.chatting import Adopted
 from tests.plugin.nodes.problems import told, webhook
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 
 
@@ -34,9 +33,6 @@ class TestHeaders:
         ("header", "part", "code", "severity"),
         [
             ({"key": "X-Service-Webhook-Id", "value": "x"}, "key", "header_dropped", "warning"),
-            ({"key": "content-length", "value": "1"}, "key", "header_dropped", "warning"),
-            ({"key": "x_service_webhook_signature", "value": "v1,0"}, "key", "header_dropped", "warning"),
-            ({"key": "HTTP_X_SERVICE_WEBHOOK_SIGNATURE", "value": "v1,0"}, "key", "header_dropped", "warning"),
             ({"key": "x-{{userId}}", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "x" * 257, "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": " ", "value": "x"}, "key", "header_dropped", "warning"),
@@ -73,25 +69,6 @@ class TestFields:
             problems = webhook(**stored) if kind is WebhookConfig else chat_message.problems(stored)
             assert name in {each.path[0] for each in problems}
 
-    def test_methods(self) -> None:
-        """What is no method's name is sent as POST; every other is sent."""
-        for method in (
-            "a b",
-            "CONNECT",
-            "{{userId}}",
-            "post",
-            " Put ",
-            "PATCH",
-            "",
-            None,
-            "GET",
-            "HEAD",
-            "PURGE",
-        ):
-            invalid = method in {"a b", "CONNECT", "{{userId}}"}
-            expected = [("webhookMethod", "invalid_method", "warning")] * invalid
-            assert told(webhook(webhookMethod=method, webhookBody=None)) == expected
-
     def test_unknown_fields_are_ignored(self) -> None:
         """A host keeps fields of its own beside ours."""
         assert webhook(label="x", position={"x": 1}, webhookURL=5) == []
@@ -103,26 +80,6 @@ class TestFields:
         assert len(problems) == MOST_PROBLEMS
         assert problems[0].code == "invalid_body"
         assert len(list(unknown_tokens("{{a}}" * 50_000))) == 1
-
-    @pytest.mark.parametrize(
-        ("config", "expected"),
-        [
-            ({}, [("chatChannelId", "missing_target", "error"), ("chatMessageText", "empty_message", "error")]),
-            (
-                {"chatActionType": "dm", "chatChannelId": "C1", "chatMessageText": "a"},
-                [("chatUserId", "missing_target", "error")],
-            ),
-            (
-                {"chatActionType": "DM", "chatChannelId": "C1", "chatMessageText": "a"},
-                [("chatActionType", "unknown_action_type", "warning")],
-            ),
-            ({"chatChannelId": "C1", "chatMessageText": " " + "x" * 4000 + " "}, []),
-            ({"chatChannelId": "C1", "chatMessageText": "{{content}}"}, []),
-        ],
-    )
-    def test_chat_messages(self, config: dict[str, Any], expected: list[tuple[Any, ...]]) -> None:
-        """Target, text, length and variables, by the rules that post the message."""
-        assert told(chat_message.problems(config)) == expected
 
 
 PIECES = ["{{userId}}", "{{content}}", "{{x}}", '"', "{", "}", ":", '{"a":', "1", "text", "\\", "\n", "é"]
@@ -233,11 +190,9 @@ class TestChat:
         [
             ({"chatChannelId": "C00ORDERS"}, None),
             ({"chatChannelId": "C00RANDOM"}, ("chatChannelId", "not_in_channel")),
-            ({"chatChannelId": "C00000OLD"}, ("chatChannelId", "is_archived")),
             ({"chatChannelId": "CNONE"}, ("chatChannelId", "channel_not_found")),
             ({"chatActionType": "dm", "chatUserId": "U000GRACE"}, None),
             ({"chatActionType": "dm", "chatUserId": "U0000GONE"}, ("chatUserId", "user_disabled")),
-            ({"chatActionType": "dm", "chatUserId": "U000ROBOT"}, ("chatUserId", "cannot_dm_bot")),
             ({"chatActionType": "dm", "chatUserId": "UNONE"}, ("chatUserId", "user_not_found")),
         ],
     )
@@ -252,19 +207,13 @@ class TestChat:
         assert await chat.actions.check(a_draft("chat_message", chatMessageText="hi", **config)) == ()
         assert len(chat.provider.calls) == 1
 
-    @sampled(
+    @pytest.mark.parametrize(
         "fault",
         [
             Fault(503, b"<html>down</html>"),
-            Fault(429),
-            Fault(200, b"not json"),
-            Fault(0),
             Fault(200, b'{"ok":false,"error":"missing_scope"}', (("content-type", "application/json"),)),
-            Fault(200, b'{"ok":false,"error":"unknown_method"}', (("content-type", "application/json"),)),
-            Fault(200, b'{"ok":true}', (("content-type", "application/json"),)),
             Fault(200, b'{"ok":true,"channel":{}}', (("content-type", "application/json"),)),
         ],
-        size=3,
     )
     async def test_a_provider_that_fails_is_a_warning(self, chat: Adopted, fault: Fault) -> None:
         """Nobody knows then, so nothing is said to be wrong, and nothing is raised."""

@@ -4,12 +4,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from litestar import Litestar
-from litestar.openapi import OpenAPIConfig
 
-from flowactions_conformance.chat_provider import FakeChatProvider
-from flowactions_hookspecs import OPENAPI_COMPONENTS, DashboardPrincipal, FlowActions, Node, NodeDraft
-from tests.chatting import chat_host
+from flowactions_hookspecs import DashboardPrincipal, Node, NodeDraft
 from tests.plugin.nodes.running import Running, running
 from tests.support import SmallHost, a_walk, development
 
@@ -159,36 +155,3 @@ async def test_an_unknown_type_is_a_problem_of_the_draft(run: Running) -> None:
         "code"
     ] == "unknown_node_type"
     assert (await run.client.post(TEST, json=body)).json()["data"]["status"] == "skipped"
-
-
-async def test_pickers_answer_the_contracts_page(
-    database_url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``{data: [{id, label, note}], nextCursor, notice}``, at the paths that the node type names."""
-    monkeypatch.chdir(tmp_path)
-    async with chat_host(database_url) as running:
-        await running.connect()
-        assert isinstance(running.provider, FakeChatProvider)
-        for path in running.actions.node_types["chat_message"].pickers.values():
-            page = (await running.browser.get(path, params={"search": "r"})).json()
-            assert set(page) == {"data", "nextCursor", "notice"}
-            assert page["data"]
-            assert all(set(choice) == {"id", "label", "note"} for choice in page["data"])
-
-
-def test_the_routes_describe_themselves(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bodies and answers are in a host's OpenAPI document, with the problems of each route."""
-    monkeypatch.chdir(tmp_path)
-    actions = FlowActions.load(SmallHost())
-    config = OpenAPIConfig(title="host", version="1", components=OPENAPI_COMPONENTS)
-    document = Litestar(list(actions.route_handlers), openapi_config=config).openapi_schema.to_schema()
-    for path, changes in ((CHECK, False), (PREVIEW, False), (TEST, True)):
-        operation = document["paths"][path]["post"]
-        assert operation["security"] == [{"dashboard": []}]
-        assert "requestBody" in operation
-        assert {"200", "400", "401", "403", "413", "415"} <= set(operation["responses"])
-        forbidden = operation["responses"]["403"]["description"]
-        assert ("`forbidden`" in forbidden) == changes
-        assert "`cross_site`" in forbidden
-    names = document["components"]["schemas"]
-    assert any(name.endswith("ConfigProblem") for name in names)

