@@ -22,6 +22,9 @@ DASHBOARD: Final = tuple(route for route in ROUTES if route.caller == "dashboard
 LIST: Final = next(route for route in DASHBOARD if route.path == "/v1/webhooks/outbox")
 
 
+ANYBODY: Final = "dashboard_principal returns somebody without a credential, or for one that it has not checked"
+OTHER_KIND: Final = "dashboard_principal and api_principal look up the same tokens, without their kind"
+MAY_CHANGE: Final = "dashboard_principal sets may_change=True for everybody: take it from the person's role"
 SIGN_IN_PAGE: Final = "a page for signing in is answered in place of the plugin's 401: leave answers below the plugin's paths alone"
 
 
@@ -30,10 +33,10 @@ SIGN_IN_PAGE: Final = "a page for signing in is answered in place of the plugin'
     profile="core",
     clause="contract: What a host does (Credentials), What a host provides (may_change); spec 5.1",
     causes=(
-        "dashboard_principal returns somebody without a credential, or for one that it has not checked",
+        ANYBODY,
+        OTHER_KIND,
+        MAY_CHANGE,
         SIGN_IN_PAGE,
-        "dashboard_principal sets may_change=True for everybody: take it from the person's role",
-        "dashboard_principal and api_principal look up the same tokens, without their kind",
     ),
 )
 async def everybody_gets_what_they_may(trial: Trial) -> None:
@@ -45,12 +48,12 @@ async def everybody_gets_what_they_may(trial: Trial) -> None:
     credentials = {who.kind: await trial.call("headers", who) for who in logins}
     logic = _logic(trial, trial.agent)
     for route in (*(each for each in ROUTES if each.caller == "dashboard"), logic):
-        await _refused(trial, route, {}, "without a credential")
+        await _refused(trial, route, {}, "without a credential", ANYBODY)
         if route.caller == "backend":
-            await _refused(trial, route, credentials["dashboard"], "with a person's credential")
+            await _refused(trial, route, credentials["dashboard"], "with a person's credential", OTHER_KIND)
             continue
         if "api" in credentials:
-            await _refused(trial, route, credentials["api"], "with a backend's credential")
+            await _refused(trial, route, credentials["api"], "with a backend's credential", OTHER_KIND)
         if route.signed_in or route.changes:
             answer = await _send(trial, route, credentials["dashboard"])
             trial.answers(
@@ -58,6 +61,7 @@ async def everybody_gets_what_they_may(trial: Trial) -> None:
                 (answer.status_code == FORBIDDEN) == route.changes,
                 f"{route.method} {route.path}, by a person who may only look, is answered {answer.status_code}",
                 "403" if route.changes else "an answer as for everybody",
+                causes=(MAY_CHANGE,) if route.changes else (),
             )
 
 
@@ -97,10 +101,10 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
         )
 
 
-async def _refused(trial: Trial, route: Route, headers: Mapping[str, str], how: str) -> None:
+async def _refused(trial: Trial, route: Route, headers: Mapping[str, str], how: str, cause: str) -> None:
     answer = await _send(trial, route, headers)
     said = f"{route.method} {route.path} {how} is answered {answer.status_code}"
-    causes = (SIGN_IN_PAGE,) if answer.is_redirect else trial.check.causes
+    causes = (SIGN_IN_PAGE if answer.is_redirect else cause,)
     trial.answers(answer, answer.status_code in REFUSED, said, 401, causes)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.chat import connect
 from flowactions_conformance.kit.support.client import hides, pacings, walked
-from flowactions_conformance.kit.support.deliveries import ALWAYS, retried_without_its_origin, until_dead
+from flowactions_conformance.kit.support.deliveries import until_dead
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
 
@@ -113,27 +113,6 @@ async def signs_with_the_secret_of_now(trial: Trial) -> None:
                 "verified",
                 f"of two nodes whose ids differ in upper and lower case only, {name} is not signed with its own secret",
             )
-
-
-@check(
-    "EAGER-7",
-    profile="core",
-    clause="contract: What a host provides (signing_secret, OriginGone); spec 5.3.6",
-    causes=(
-        "node returns a node that was deleted; an own signing_secret must raise OriginGone for it",
-        "node raises for a node that was deleted, so the delivery waits for ninety days: return None",
-    ),
-)
-async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:
-    """A delivery whose node was removed is not sent again: its receiver could not tell who signed it."""
-    url = trial.hook("removed", fails=ALWAYS)
-    removed = trial.webhook("removed", webhookUrl=url, webhookSecret="secret", webhookRetryOnFailure=False)
-    await trial.seed(trial.flow(removed, trial.step("a")))
-    await trial.open(trial.flow())
-    await trial.until_arrived("removed")
-    dead = await until_dead(trial, "removed")
-    await trial.seed(trial.flow(trial.step("a")))
-    await retried_without_its_origin(trial, dead, "removed", "node")
 
 
 @check(

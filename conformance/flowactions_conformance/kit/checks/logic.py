@@ -11,11 +11,10 @@ from msgspec.structs import replace
 
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.support.deliveries import ALWAYS, retried_without_its_origin, until_dead
 from flowactions_conformance.kit.support.pair import Pair
 from flowactions_conformance.kit.support.survey import OTHER_SECRET, SECRET, Survey
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Trigger, TriggerAction, TriggerRef
+from flowactions_conformance.kit.under_test import Trigger, TriggerRef
 from flowactions_conformance.receiver import Arrival
 
 UNSIGNED: Final = (
@@ -87,67 +86,6 @@ async def destination_is_not_the_clients(trial: Trial) -> None:
     trial.equal(arrived.method, "POST", "the webhook was sent with the caller's method")
     trial.expect("x-theirs" not in dict(arrived.headers), "the webhook was sent with the caller's headers")
     _signed(trial, arrived, SECRET)
-
-
-@check(
-    "LOGIC-5",
-    profile="logic",
-    clause="http: Trigger a logic webhook (once per key and agent); spec 4.2",
-    causes=(
-        "a middleware of the host changes status or body of answers, or sends a request again",
-        "the processes or requests of the host do not share one database",
-    ),
-)
-async def fires_once_per_key(trial: Trial) -> None:
-    """Of calls with one key one is answered 202 and the others 204, also side by side, and one webhook is sent."""
-    survey = Survey(trial)
-    await survey.seed(survey.row("row", survey.action("repeated"), survey.action("raced")))
-    key = trial.new_key()
-    await survey.fires("row", key=key)
-    again = await survey.fire("row", key=key)
-    trial.equal((again.status_code, again.content), (204, b""), "a repeated key was not answered with 204")
-    raced = trial.new_key()
-    answers = await asyncio.gather(*(survey.fire("row", 1, key=raced) for _ in range(4)))
-    trial.equal(
-        sorted(answer.status_code for answer in answers),
-        [202, 204, 204, 204],
-        "of four calls with one key at the same time, not one was taken",
-    )
-    await trial.until_arrived("repeated")
-    await trial.until_arrived("raced")
-    await trial.nothing_more_is_sent()
-    for name in ("repeated", "raced"):
-        trial.equal(len(trial.arrivals(name)), 1, f"calls with one key were sent more than once ({name})")
-
-
-@check(
-    "LOGIC-6",
-    profile="logic",
-    clause="contract: What a host provides (signing_secret, OriginGone); spec 5.3.6",
-    causes=(
-        "logic_action answers from a cache, or from what was loaded at the start",
-        "logic_action returns an action that was deleted; an own signing_secret must raise OriginGone for it",
-    ),
-)
-async def follows_the_config(trial: Trial) -> None:
-    """A changed secret signs the next webhook; an action that was removed is refused, and its delivery ends."""
-    survey = Survey(trial)
-    failing = TriggerAction(url=trial.hook("removed", fails=ALWAYS), secret=SECRET)
-    removed = survey.row("removed-row", failing)
-    await survey.seed(survey.row("row", survey.action("rotated")), removed)
-    await survey.fires("row")
-    await survey.fires(removed)
-    first = (await trial.until_arrived("rotated"))[0]
-    _signed(trial, first, SECRET)
-    await trial.until_arrived("removed")
-    dead = await until_dead(trial, "removed")
-    await survey.seed(survey.row("row", survey.action("rotated", OTHER_SECRET)))
-    await survey.fires("row")
-    second = (await trial.until_arrived("rotated", 2))[1]
-    cached = ("logic_action answers from a cache, or from what was loaded at the start",)
-    _signed(trial, second, OTHER_SECRET, "the webhook of an action whose secret was changed", cached)
-    survey.refused("an action that was removed", "unknown_action", await survey.fire(removed))
-    await retried_without_its_origin(trial, dead, "removed", "action")
 
 
 @check(

@@ -36,6 +36,8 @@ FORMS: Final[Sequence[tuple[str, Callable[[str], str]]]] = (
 LONG_ID: Final = 8
 """Of shorter ones, another form may be the id of something else."""
 REFUSED: Final = "None, or an error"
+GONE: Final = "raises OriginGone, or what the default raises"
+"""Of a secret: with None, the delivery would be sent unsigned."""
 NOTHING_THERE: Final = frozenset({"OriginGone", "OriginUnknown", "QuestionRequired"})
 """Errors by which a method says that something does not exist."""
 
@@ -56,6 +58,7 @@ NOT_FOUND: Final[Mapping[str, str]] = {
 MISSES: Final = (
     "the method looks in another place, or for another id, than the one under which the host keeps it"
 )
+UNSIGNED: Final = "an own signing_secret must raise OriginGone for what was removed: None sends unsigned"
 DIFFERS: Final = (
     "the answer is built from something else than what is stored, for example from fixed or default values",
     "what is stored is changed on its way, for example by a serializer that drops or renames fields",
@@ -203,7 +206,9 @@ class Answers:
             CheckFailed: it is another one.
         """
         wanted, shown, how = question.expected, seen, ""
-        if wanted == REFUSED:
+        if wanted == GONE:
+            right = isinstance(seen, Raised) and seen.name in NOTHING_THERE
+        elif wanted == REFUSED:
             right = seen is None or isinstance(seen, Raised)
         elif isinstance(wanted, Raised) or isinstance(seen, Raised):
             right = type(wanted) is type(seen) and wanted.name == seen.name
@@ -221,7 +226,7 @@ class Answers:
             f"Host.{question.method} {said} for {question.about}{when.words}{how and f': {how[:300]}'}",
             expected=f"{question} → {wanted}",
             actual=shown,
-            causes=when.causes if when.causes and not _failed(seen) else _causes(question, seen),
+            causes=(not _failed(seen) and wanted != GONE and when.causes) or _causes(question, seen),
         )
 
     async def at_once(self, questions: Sequence[Question]) -> None:
@@ -250,8 +255,9 @@ def _causes(question: Question, seen: Any) -> tuple[str, ...]:
     nothing_due = question.expected is None or question.expected == REFUSED
     if isinstance(seen, Raised):
         return (RAISES_FOR_NONE,) if nothing_due else (RAISES,)
-    if isinstance(question.expected, Raised):
-        return (f"the method does not raise {question.expected} for what only a further id can tell",)
+    if question.expected == GONE or isinstance(question.expected, Raised):
+        must = f"the method does not raise {question.expected} for what only a further id can tell"
+        return (UNSIGNED if question.expected == GONE else must,)
     if nothing_due:
         return ANOTHERS if question.is_of_a_request else (BY_ALL_IDS,)
     if isinstance(seen, list) and len(set(seen)) < len(seen):
@@ -496,6 +502,14 @@ async def methods_answer_what_is_asked(trial: Trial) -> None:
         changed = {"node", "signing_secret", "agents_using"}
         asked = [each for each in world.things() if each.method in changed and each.expected]
         await answers.compare(asked, CHANGED)
+    about = "a node that was removed a moment ago"
+    gone = [Question("node", about, None, each.arguments) for each in asked if each.method == "node"]
+    gone += [
+        Question(each.method, about, GONE, each.arguments) for each in asked if each.method == "signing_secret"
+    ]
+    world.flow = trial.flow(trial.step("a"))
+    await world.seed()
+    await answers.compare(gone, NOW)
     for may in (True, False):
         world.reader = replace(world.reader, may_change=may)
         about = f"a person whose right to change things was {'given' if may else 'taken away'} a moment ago"
@@ -556,7 +570,21 @@ async def logic_actions_are_found_by_all_ids(trial: Trial) -> None:
     ]
     await world.seed(twins[0], survey.experience(row, group, question), twins[1])
     asked = [*_of_rows(world, survey, row, twins), *_of_groups(survey, group, question)]
-    secrets = [
+    answers = Answers(trial)
+    await answers.compare([*asked, *_secrets_of(asked)])
+    # The secret of the first action is changed, and the group is removed.
+    changed = survey.row("row", survey.action("first", OTHER_SECRET))
+    await world.seed(survey.experience(changed, question))
+    first, removed = asked[0], next(each for each in asked if "of-group" in str(each.expected))
+    now = first._replace(expected={**first.expected, "secret": OTHER_SECRET})
+    gone = removed._replace(expected=None)
+    (secret,) = _secrets_of([removed])
+    await answers.compare([now, *_secrets_of([now]), gone, secret._replace(expected=GONE)], CHANGED)
+
+
+def _secrets_of(asked: Sequence[Question]) -> list[Question]:
+    """Return questions for the secrets of actions that were asked for."""
+    return [
         Question(
             "signing_secret",
             each.about,
@@ -566,7 +594,6 @@ async def logic_actions_are_found_by_all_ids(trial: Trial) -> None:
         for each in asked
         if isinstance(each.expected, dict) and "secret" in each.expected
     ]
-    await Answers(trial).compare([*asked, *secrets])
 
 
 def _of_rows(world: Asked, survey: Survey, row: Trigger, twins: Sequence[Experience]) -> list[Question]:

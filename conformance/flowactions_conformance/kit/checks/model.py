@@ -106,7 +106,7 @@ class Walks:
         if found is None:
             return
         smallest = drawn
-        if not beside and meanwhile is None:
+        if not beside and meanwhile is None and found is not SAME_RUN:  # any flow shows that
             smallest, found = await self._smallest(drawn, found, user, content, kinds)
         trial = self._trial
         trial.note("kit", f"the flow: {outline(smallest)}")

@@ -14,7 +14,7 @@ from typing import Final
 
 from flowactions_conformance.kit.hosts.limits import Late
 from flowactions_conformance.kit.outcomes import NotTried
-from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
+from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.support.client import Client
@@ -116,39 +116,6 @@ async def runs_a_node_once(trial: Trial) -> None:
         [len(trial.reached(name)) for name in ("node", "last")],
         [1, 1],
         "a run that was asked for in two processes did not run each node once",
-    )
-
-
-@check(
-    "SCALE-3",
-    profile="scale",
-    clause="contract: The facade, test; http: Nodes in an editor",
-    causes=(ONE_DATABASE,),
-)
-async def counts_together(trial: Trial) -> None:
-    """A rate limit counts the requests of all processes together."""
-    hosts = await _pair(trial)
-    trial.host = hosts[0]
-    await trial.seed()
-    body = {
-        "agentId": trial.of_host(trial.agent),
-        "node": {"id": "node", "type": NODE, "config": {"token": trial.token}},
-    }
-    answers = await asyncio.gather(
-        *(
-            trial.request(
-                "POST", "/integrations/nodes/test", who=trial.author, json=body, host=hosts[number % 2]
-            )
-            for number in range(TESTS_A_MINUTE + 2)
-        )
-    )
-    said = sorted(
-        answer.json()["data"]["status"] if answer.status_code == 200 else answer.text for answer in answers
-    )
-    trial.equal(
-        said,
-        ["limited"] * 2 + ["sent"] * TESTS_A_MINUTE,
-        f"of {len(answers)} tests that were made in two processes, {TESTS_A_MINUTE} have to be made and 2 refused",
     )
 
 

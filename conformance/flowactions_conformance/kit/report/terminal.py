@@ -83,7 +83,7 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
     yield f"{paint(headline(report), BOLD, GREEN if good else RED)}, in {report.seconds:.1f} s"
     unclaimed = [each.name for each in profiles(report) if each.state == "not_claimed"]
     if report.error is None and unclaimed:
-        yield f"Not claimed, and so not proved: {', '.join(unclaimed)}"
+        yield f"Not claimed, and so not proved: {', '.join(unclaimed)}. Add what your host has to the driver's claims"
 
 
 def result_lines(result: CheckResult, paint: Paint = plain) -> Iterator[str]:

@@ -9,11 +9,6 @@ from flowactions_conformance.kit.hosts.limits import Late
 from flowactions_conformance.kit.trial import POLL_SECONDS, Trial
 
 LIST: Final = "/v1/webhooks/outbox"
-UNKNOWN: Final = "the host does not know this node or action"
-"""How the plugin begins to say why a delivery waits, which is asked for again before it is dead."""
-
-ALWAYS: Final = 999
-"""For `Trial.hook`: a receiver that answers with 500 however often it is asked."""
 
 
 async def until_dead(trial: Trial, name: str) -> dict[str, Any]:
@@ -30,28 +25,6 @@ async def until_dead(trial: Trial, name: str) -> dict[str, Any]:
     return seen
 
 
-async def retried_without_its_origin(trial: Trial, dead: dict[str, Any], name: str, what: str) -> None:
-    """Have a dead delivery retried whose node or action was removed.
-
-    Raises:
-        CheckFailed: it was sent, or it neither ended nor waits because the host does not know what was removed.
-    """
-    sent = len(trial.arrivals(name))
-    path = f"{LIST}/{dead['id']}"
-    trial.answers(
-        await trial.request("POST", f"{path}/retry", who=trial.author),
-        200,
-        "the author could not retry a dead delivery",
-    )
-    await _until(trial, name, {"dead", "delivered", UNKNOWN})
-    await trial.request(
-        "POST", f"{path}/cancel", who=trial.author
-    )  # otherwise it is asked for until it is dead
-    ended = await _until(trial, name, {"dead", "delivered"})
-    trial.equal(len(trial.arrivals(name)), sent, f"a delivery was sent again after its {what} was removed")
-    trial.equal(ended["status"], "dead", f"the delivery of a removed {what} was not ended")
-
-
 async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
 
@@ -61,8 +34,7 @@ async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
         found = [each for each in answer.json()["data"] if each["url"].endswith(f"/{trial.token}/{name}")]
         trial.expect(found, f"the delivery {name!r} is not in the list of its organization")
         seen.update(found[0])
-        is_unknown = (seen.get("lastError") or "").startswith(UNKNOWN) and seen["status"] != "dead"
-        return (UNKNOWN if is_unknown else seen["status"]) in states
+        return seen["status"] in states
 
     async def ended() -> None:
         while not await has_ended():  # noqa: ASYNC110  nothing tells of an outcome but the list
