@@ -95,7 +95,10 @@ def templates() -> Iterator[None]:
 
 @contextmanager
 def routes() -> Iterator[None]:
-    """Have the routes of a plugin listed once, for which the loader builds an app, and routers not copied by each app: each has its own."""
+    """Have the routes of a plugin listed once, for which the loader builds an app, and routers not copied by each app.
+
+    A test that makes several apps of one host copies them itself.
+    """
     listed: dict[Any, list[tuple[str, str]]] = {}
     find = declared._routes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import AsyncIterator, Sequence
+from copy import deepcopy
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,10 @@ async def plain(run: ChatHost) -> Answers:
 
 
 def app_of(run: ChatHost, routes: Sequence[Any] = (), **settings: Any) -> Any:
+    # Each of several apps of one host has routers of its own, as Litestar makes them (`tests.sharing`).
     return Litestar(
-        [*run.actions.route_handlers, *routes], **{"openapi_config": None, "logging_config": None, **settings}
+        [*deepcopy(run.actions.route_handlers), *routes],
+        **{"openapi_config": None, "logging_config": None, **settings},
     )
 
 
