@@ -97,7 +97,7 @@ def templates() -> Iterator[None]:
 def routes() -> Iterator[None]:
     """Have the routes of a plugin listed once, for which the loader builds an app, and routers not copied by each app.
 
-    A test that makes several apps of one host copies them itself.
+    Tests that make several apps of one host have Litestar's own copies.
     """
     listed: dict[Any, list[tuple[str, str]]] = {}
     find = declared._routes

@@ -53,16 +53,18 @@ from tests.host_apps import (
 async def run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ChatHost]:
     """A host with chat, an agent and a logic action; apps of different settings mount its routes."""
     database = tmp_path_factory.mktemp("settings") / "f.db"
-    async with chat_host(
-        f"sqlite:///{database}",
-        AUTH_WEBHOOK_SIGNING_SECRET=AUTH_SECRET,
-        FLOWACTIONS_HOST_WORKER="off",
-    ) as running:
-        running.host.agents = [Agent(id="agent-1", name="A", organization_id="acme")]
-        running.host.api = ApiPrincipal(organization_id="acme", all_agents=True)
-        running.host.action = LogicAction(url="http://127.0.0.1:9/hook")
-        await running.connect()
-        yield running
+    host = chat_host(
+        f"sqlite:///{database}", AUTH_WEBHOOK_SIGNING_SECRET=AUTH_SECRET, FLOWACTIONS_HOST_WORKER="off"
+    )
+    with pytest.MonkeyPatch.context() as patched:
+        # Each of these apps copies the routers, as outside of tests (`tests.sharing`).
+        patched.setattr("litestar.router.deepcopy", deepcopy)
+        async with host as running:
+            running.host.agents = [Agent(id="agent-1", name="A", organization_id="acme")]
+            running.host.api = ApiPrincipal(organization_id="acme", all_agents=True)
+            running.host.action = LogicAction(url="http://127.0.0.1:9/hook")
+            await running.connect()
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +78,8 @@ async def plain(run: ChatHost) -> Answers:
 
 
 def app_of(run: ChatHost, routes: Sequence[Any] = (), **settings: Any) -> Any:
-    # Each of several apps of one host has routers of its own, as Litestar makes them (`tests.sharing`).
     return Litestar(
-        [*deepcopy(run.actions.route_handlers), *routes],
+        [*run.actions.route_handlers, *routes],
         **{"openapi_config": None, "logging_config": None, **settings},
     )
 
