@@ -35,7 +35,11 @@ FAILED = (
     "INBOUND-1",
     profile="inbound",
     clause="contract: What a host provides, auth_event; http: Events of the auth provider; spec 4.4",
-    causes=(*INTACT, "auth_event handles an event twice, for example at once and in a task of its own"),
+    causes=(
+        FAILED[1],
+        *INTACT,
+        "auth_event handles an event twice, for example at once and in a task of its own",
+    ),
 )
 async def handles_an_event_once(trial: Trial) -> None:
     """An authentic event is handled by the host once, however often it is sent."""
