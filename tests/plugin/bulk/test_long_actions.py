@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations import engine
 from flowactions_plugin.operations.engine import POLL_SECONDS, Engine, acting
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.outages import FAILURE_SECONDS
 from tests.plugin.bulk.test_actions import ACME, EVERYTHING, MAYA, OPERATOR, begun, put_dead, states
 from tests.queueing import Queue
 
@@ -79,3 +81,22 @@ async def test_deliveries_go_on_beside_an_action(queue: Queue, monkeypatch: pyte
     action = await begun(Operations(queue.database), "retry")
     times = iter([100.0, 103.0])
     assert await engine._wait_after(Engine(queue.database), action.id, lambda: next(times)) == 6.0
+
+
+async def test_an_action_that_fails_unexpectedly_is_tried_again_later(
+    queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It keeps no other one back; while the database fails, none is tried."""
+    errors: list[Exception] = [StorageUnavailable("it is away"), LookupError("a defect")]
+
+    class Failing(Engine):
+        async def run_step(self, action_id: str) -> float | None:
+            raise errors.pop()
+
+    failing = Failing(queue.database)
+    assert await engine._wait_after(failing, "a", lambda: 0.0) == FAILURE_SECONDS
+    assert [record.getMessage() for record in caplog.records] == [
+        "bulk action a failed unexpectedly; it is tried again"
+    ]
+    with pytest.raises(StorageUnavailable):
+        await engine._wait_after(failing, "a", lambda: 0.0)

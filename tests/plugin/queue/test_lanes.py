@@ -565,6 +565,20 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     assert queue.lanes.heard_of([Named(due.lane)])
 
 
+def test_of_lanes_that_have_had_rows_the_latest_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker's memory does not grow with the lanes that it has ever seen."""
+    monkeypatch.setattr("flowactions_plugin.queue.lanes.MOST_REMEMBERED", 2)
+    queue = Queue()
+    lanes = []
+    for path in ("first", "second", "third"):
+        lanes.append(queue.put("a", path, 1).lane)
+        queue.claim()
+        (row,) = queue.start()
+        queue.end(row)
+        queue.claim()
+    assert [queue.lanes.heard_of([Named(lane)]) for lane in lanes] == [False, True, True]
+
+
 def test_a_notification_that_says_whose_a_lane_is_saves_the_look() -> None:
     """Of a lane that the worker knows, it believes what it knows."""
     queue = Queue()
