@@ -4,7 +4,7 @@ Prove the host: python -m flowactions_conformance run MODULE:make_host
 
 As it is written, this proves `ExampleHost` and `Engine` below, a whole host that keeps everything in memory. Put yours in their
 place, one method of the driver after the other, and run the command in between. What the driver's methods are given and return:
-docs/reference/driver.md.
+python -m pydoc flowactions_conformance.HostDriver.
 """
 
 from __future__ import annotations

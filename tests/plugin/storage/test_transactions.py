@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 
 from flowactions_hookspecs import AuthEvent, FlowActions
+from flowactions_plugin.errors import TransactionEnded
 from tests.auth_provider import NEW, Running
 from tests.host_transactions import (
     CALLS,
@@ -32,7 +33,7 @@ from tests.host_transactions import (
     transaction_of,
 )
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk, development, services_of
 
 WRITTEN = ("outbox", "deferred")
 
@@ -208,6 +209,32 @@ async def test_a_call_that_is_cancelled_at_its_savepoint_leaves_none_open(kind: 
             assert cancelling.statement.startswith("SAVEPOINT")
             with pytest.raises(DBAPIError):
                 await connection.exec_driver_sql(f"RELEASE {cancelling.statement}")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "asyncpg"])
+@pytest.mark.parametrize("fails", [True, False])
+async def test_savepoints_that_borrowed_code_leaves_open_are_closed(kind: str, url: str, fails: bool) -> None:
+    """All of them, with what was done in them. A SAVEPOINT of the host's around the call stays, and so does its transaction."""
+    async with sharing(kind, url) as (_, host), host.engine.connect() as connection:
+        database = services_of(host)._database
+        await order(connection, "before")
+        own = await connection.begin_nested()
+
+        async def borrow() -> None:
+            async with database.write(connection) as joined, database.transactions.lent(joined) as lent:
+                for number in range(2):
+                    await lent.begin_nested()
+                    await order(lent, f"within {number}")
+                if fails:
+                    raise LookupError
+
+        with pytest.raises(LookupError if fails else TransactionEnded):
+            await borrow()
+        assert connection.get_nested_transaction() == own
+        await order(connection, "after")
+        await own.commit()
+        await connection.commit()
+        assert await host.ids() == {"before", "after"}
 
 
 class Cancelling:
