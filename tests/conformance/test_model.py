@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
@@ -74,13 +75,18 @@ def test_a_seed_draws_the_same_again() -> None:
 
 
 def test_what_is_always_drawn() -> None:
-    """More than ten rounds, an empty arm before a node, sub-flows three deep with a webhook, one entered twice."""
+    """More than ten rounds, an empty arm before a node, sub-flows three deep with a webhook, one entered twice, long ids of loops."""
     for seed in range(20):
         deep = list(passages((drawn := draw(seed, "deep")).flow.items, drawn.flows))
         assert max(each.depth for each in deep if getattr(each.item, "type", "") == "webhook") == 3
         assert "x 11" in outline(draw(seed, "rounds"))
         assert "(taken: nothing; other: node" in outline(draw(seed, "arms"))
         assert len(draw(seed, "twice").subs) >= 1
+        # A visit that names two loops is longer than a short column.
+        for pacing in ("eager", "deferred"):
+            ids = re.findall(r"Loop\(id='([^']+)'", repr(draw(seed, "nested", pacing).flow))
+            assert len(ids) > 1
+            assert all(32 <= len(each) <= 40 for each in ids)
 
 
 def test_smaller_flows_end() -> None:

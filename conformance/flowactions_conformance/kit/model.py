@@ -402,7 +402,7 @@ def _of_the_passages(both: Sequence[tuple[Passage, Mapping[str, Any], int]]) -> 
             known[key] = passage
             continue
         other = known[key]
-        cause = "visit names the loop, and not which of its rounds this is, or not all of its digits"
+        cause = "visit names the loop, and not which of its rounds this is, or not all of its digits, or is cut to a length"
         differs = [pair for pair in zip(other.around, passage.around, strict=False) if pair[0] != pair[1]]
         if walk["visit"] == "1":
             cause = "Walk.visit is left at its default: name the passage, for example loop:2"

@@ -409,3 +409,14 @@ def test_what_to_do_about_refused_writes_depends_on_their_cause(more: dict[str, 
     """Free disk space helps nobody whose role lacks a right."""
     told = [each for each in findings_of(facts(**{"refusal": "refused", **more})) if each.state == "unwritable"]
     assert [advice in advice_of(each) for each in told] == [True]
+
+
+def test_a_worker_that_was_started_takes_the_place_of_one_only() -> None:
+    """Of two of a machine that do not answer, one was started again: the other is named."""
+    lost = [
+        a_worker(seen, state="stale", name=name) for seen, name in ((300_000, "first"), (120_000, "second"))
+    ]
+    workers = [a_worker(0, started_at=NOW - 60_000), *lost]
+    (found,) = [each for each in findings_of(facts(workers=workers)) if each.about == "workers"]
+    assert "second does not answer since" in found.words
+    assert "first does not" not in found.words

@@ -236,3 +236,22 @@ async def test_steps_that_are_forgotten_are_told_once_an_episode(
     # The oldest of each episode do not run.
     left = await run.query("SELECT run_id FROM flowactions_deferred WHERE ran_at IS NULL")
     assert sorted(left) == [("r0",), ("r1",), ("r4",), ("r5",)]
+
+
+async def test_what_another_run_could_not_run_does_not_run_with_this_ones_step(
+    run: Paced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that the database did not let run are caught up by their own run's user, or by the repeating: not by other users."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.REPEAT_SECONDS", 60.0)
+    mine, other = a_walk(run_id="mine"), a_walk(run_id="other")
+    await run.record(mine, "of mine")
+    await run.record(other, "of the other")
+    with monkeypatch.context() as patched:
+
+        async def away(self: DeferredStore, *given: Any) -> Any:
+            raise StorageUnavailable("away")
+
+        patched.setattr(DeferredStore, "lease", away)
+        assert await run.actions.advance(other, "s") == Advanced(state="done")
+    assert ran(await run.actions.advance(mine, "s")) == ["of mine"]
+    assert ran(await run.actions.advance(other, "later")) == ["of the other"]

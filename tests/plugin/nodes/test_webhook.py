@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from flowactions_hookspecs import FlowActions, Node, OriginGone
-from flowactions_plugin.nodes.webhook import attempts_in_words
+from flowactions_plugin.nodes.webhook import Reading, attempts_in_words
+from flowactions_plugin.settings.model import Settings
 from tests.plugin.nodes.running import Running, a_draft, running
 from tests.recorder import status
-from tests.support import SmallHost, development
+from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
 
@@ -290,3 +291,16 @@ def test_the_palette_and_the_form_say_what_the_defaults_do(
         f"Signed if you set a secret. One attempt; with retries on, up to {attempts}."
         in described["description"]
     )
+
+
+@pytest.mark.parametrize(
+    ("in_order", "user", "expected"),
+    [(True, "ada", "ada"), (True, None, "r1"), (True, "", "r1"), (False, "ada", None)],
+)
+def test_what_is_sent_in_order_is_so_for_each_user(
+    in_order: bool, user: str | None, expected: str | None
+) -> None:
+    """Over all runs of one user; where nobody knows who it is, within one run."""
+    node = a_node("http://127.0.0.1/", webhookInOrder=in_order)
+    walk = a_walk(user_id=user, run_id="r1")
+    assert Reading(node, Settings()).webhook(walk, node).order_key == expected

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from flowactions_hookspecs import ChatNodeOrigin, FlowNodeOrigin, UnsignedTestOrigin
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import Attempted, Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
@@ -115,9 +116,13 @@ def test_failures_are_of_a_kind(outcome: Outcome, kind: str) -> None:
     assert failure_class(outcome) == kind
 
 
-async def test_a_row_knows_its_flow_and_node(queue: Queue) -> None:
-    """Operators search by them."""
-    row = await queue.row(await queue.put())
+@pytest.mark.parametrize("kind", [FlowNodeOrigin, ChatNodeOrigin, UnsignedTestOrigin])
+async def test_a_row_knows_its_flow_and_node(
+    queue: Queue, kind: type[FlowNodeOrigin | ChatNodeOrigin | UnsignedTestOrigin]
+) -> None:
+    """Operators search by them, whether it is a webhook, a chat message or an author's test."""
+    origin = kind(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
+    row = await queue.row(await queue.put(origin=origin))
     assert (row.flow_id, row.node_id) == ("f", "n")
 
 
