@@ -232,7 +232,7 @@ class TestInit:
         for name, text in written.items():
             if name.endswith(".py"):
                 compile(text, name, "exec")
-            assert "flowactions_conformance." not in text
+            assert "from flowactions_conformance." not in text
             assert "MODULE:" not in text
 
     def test_the_example_is_written_as_it_is_proved(self) -> None:

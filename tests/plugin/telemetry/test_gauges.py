@@ -12,7 +12,7 @@ from flowactions_plugin.queue.standing import Standing
 from flowactions_plugin.queue.turns import Tally
 from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
-from flowactions_plugin.telemetry.meters import Meters
+from flowactions_plugin.telemetry.meters import _PROVIDERS, Meters, Reading
 from tests.plugin.stored import a_worker
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, services_of
@@ -20,6 +20,18 @@ from tests.telemetry import Recorded
 from tests.waiting import until
 
 URL = "http://127.0.0.1:9/"
+
+
+def test_a_host_that_starts_again_is_read_once() -> None:
+    """With the same provider, which keeps its first callback for ever: one value of each gauge, and no sum of two."""
+    recorded, meters = Recorded(), Meters()
+    for _ in range(2):
+        meters.open(recorded.meters)
+        meters.read_gauges(lambda: [Reading(names.DUE, 3)])
+        assert len(meters._instruments or ()) > 0
+    read = _PROVIDERS._recorded[recorded.meters].hosts
+    assert [host() for host in read] == [meters]
+    assert [each.value for each in recorded.points() if each.name == names.DUE.name] == [3]
 
 
 async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> None:
