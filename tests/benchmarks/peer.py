@@ -236,7 +236,7 @@ class Jobs:
         self._done.release()
 
     async def wait(self, number: int) -> None:
-        """Wait until so many more jobs are done, for ten minutes at the most."""
+        """Wait at most ten minutes until this number of further jobs is done."""
         async with asyncio.timeout(600):
             for _ in range(number):
                 await self._done.acquire()

@@ -1,7 +1,7 @@
 """A process that enqueues webhooks with many callers at once, and prints each row's id when its caller has the answer.
 
-Arguments: how many at once, and how many in all; without the latter, it goes on until it is killed. Every eighth caller has
-idempotency keys, as hosts' own webhooks may. It begins when it is told to, by a line.
+Arguments: how many callers enqueue at the same time, and how many webhooks in all (without it, until the process is killed). One
+caller in eight has idempotency keys, as a host's own webhooks may have. The process begins when it reads a line.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Drawing:
         return SubFlow(id=self._place("p"), flow=sub.id)
 
     def _place(self, letter: str) -> str:
-        """Make an id about as long as a kit's may be: a visit of two of them does not stand in a short column."""
+        """Make an id that is nearly as long as the kit's ids may be, so that a host which cuts visits is found."""
         return self._parts.id(f"{self._new(letter)}-of-a-flow-drawn-anew")
 
     def _theme(self, theme: str) -> Item:

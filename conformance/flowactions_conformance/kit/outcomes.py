@@ -130,11 +130,9 @@ class Report(Wire, frozen=True):
             return 130
         if self.error is not None or Status.ERROR in seen:
             return 2
-        return (
-            1
-            if seen & {Status.FAIL, Status.NOT_TESTABLE} or seen <= {Status.NOT_CLAIMED, Status.NOT_TRIED}
-            else 0
-        )
+        if seen & {Status.FAIL, Status.NOT_TESTABLE}:
+            return 1
+        return 1 if seen <= {Status.NOT_CLAIMED, Status.NOT_TRIED} else 0
 
     @property
     def passed(self) -> bool:

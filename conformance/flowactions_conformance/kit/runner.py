@@ -65,7 +65,7 @@ class Runner:
         self._shared, self._alone = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(ALONE_AT_ONCE)
 
     async def run(self, checks: Iterable[Check]) -> None:
-        """Run checks side by side, as many as may be; whatever happens, each ends with a result.
+        """Run several checks at the same time. Each ends with a result, whatever happens.
 
         One that ends with an error, or fails on a slow machine, is tried again when all others have run, alone; likewise one
         that fails while the database or the host did not answer the plugin in time. If both are so, nothing is known in the end.

@@ -103,7 +103,7 @@ async def test_a_retry_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
 
 @pytest.mark.parametrize(("reset", "attempts", "then"), [(False, 2, "dead"), (True, 0, "retrying")])
 async def test_attempts_are_kept_or_counted_anew(queue: Queue, reset: bool, attempts: int, then: str) -> None:
-    """Kept, a row gets one more attempt; reset, it gets all of them. The log goes on in both cases (§3.1, §4.3)."""
+    """If attempts are kept, a row gets one more; if they are reset, it gets all of them. Its log is kept in both cases (§3.1, §4.3)."""
     row_id = await queue.put(max_attempts=2)
     for _ in range(2):
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0")

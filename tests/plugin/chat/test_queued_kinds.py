@@ -38,7 +38,7 @@ async def queued(sqlite_url: str) -> Any:
     ("asked", "delay"), [(None, 1.0), (0.2, 1.0), (30.0, 30.0), (86_400.0, 86_400.0), (1e9, 86_400.0)]
 )
 def test_a_limited_channel_waits_as_long_as_the_provider_asks(asked: float | None, delay: float) -> None:
-    """A second at the least, a day at the most; it is no attempt."""
+    """At least a second, and at most a day. The refusal counts as no attempt."""
     sender = QueuedSender(NotConfigured("x"), lambda: 0.0)
     found = sender._refused(cast("Waiting", None), ChatRefused("ratelimited", asked), 0, 1.0)
     assert isinstance(found, Aborted)

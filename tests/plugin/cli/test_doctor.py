@@ -170,7 +170,7 @@ async def test_a_database_that_cannot_be_written_is_told(outage: Outage, tmp_pat
 
 
 async def test_commands_make_no_database_and_no_tables(tmp_path: Path) -> None:
-    """A wrong directory is told: else the answer of the wrong database would look like that of the right one."""
+    """The command says that the directory is wrong. An empty database would look like one without deliveries."""
     keys = {"FLOWACTIONS_ENCRYPTION_KEYS": KEY}
     ended = await command("doctor", "--json", cwd=tmp_path)
     assert (ended.code, results(ended)["database"]) == (1, "failed")

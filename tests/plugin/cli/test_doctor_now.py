@@ -133,7 +133,7 @@ async def test_who_delivers_and_what_is_tested_is_said_as_it_is(database_url: st
 
 
 async def test_workers_that_do_not_answer_are_named(queue: Queue) -> None:
-    """With since when; one that was started again is not, and only several such are a warning. Slow receivers are told."""
+    """It says since when. A worker that was started again is not named, unless several were: then a warning tells it. Slow receivers are named."""
     await seen(queue, 1, 0, in_flight=60, slow=30)
     await seen(queue, 2, 60)
     await seen(queue, 3, 60, stopped_at=1, in_flight=60, slow=30)

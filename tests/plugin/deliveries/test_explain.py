@@ -87,7 +87,6 @@ def a_worker(**changes: Any) -> Worker:
     return Worker(**{**values, **changes})
 
 
-ANN: dict[str, Any] = {"actor_id": "ann", "actor_name": "Ann", "actor_role": "operator"}
 PAUSE = Pause(
     organization_id="",
     destination="d",

@@ -21,7 +21,6 @@ FORBIDDEN: Final = 403
 DASHBOARD: Final = tuple(route for route in ROUTES if route.caller == "dashboard")
 LIST: Final = next(route for route in DASHBOARD if route.path == "/v1/webhooks/outbox")
 
-
 ANYBODY: Final = "dashboard_principal returns somebody without a credential, or for one that it has not checked"
 OTHER_KIND: Final = "dashboard_principal and api_principal look up the same tokens, without their kind"
 MAY_CHANGE: Final = "dashboard_principal sets may_change=True for everybody: take it from the person's role"
@@ -47,7 +46,7 @@ async def everybody_gets_what_they_may(trial: Trial) -> None:
     await trial.seed(world=trial.world(logins=logins))
     credentials = {who.kind: await trial.call("headers", who) for who in logins}
     logic = _logic(trial, trial.agent)
-    for route in (*(each for each in ROUTES if each.caller == "dashboard"), logic):
+    for route in (*DASHBOARD, logic):
         await _refused(trial, route, {}, "without a credential", ANYBODY)
         if route.caller == "backend":
             await _refused(trial, route, credentials["dashboard"], "with a person's credential", OTHER_KIND)

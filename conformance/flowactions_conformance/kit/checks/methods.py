@@ -222,11 +222,14 @@ class Answers:
         said = f"answers {'something else' if how else 'something' if isinstance(seen, dict) else repr(seen)[:300]}"
         if isinstance(seen, Raised):
             said, shown = f"raises {seen}", seen.told
+        causes = when.causes
+        if not causes or wanted == GONE or _failed(seen):
+            causes = _causes(question, seen)
         raise CheckFailed(
             f"Host.{question.method} {said} for {question.about}{when.words}{how and f': {how[:300]}'}",
             expected=f"{question} → {wanted}",
             actual=shown,
-            causes=(not _failed(seen) and wanted != GONE and when.causes) or _causes(question, seen),
+            causes=causes,
         )
 
     async def at_once(self, questions: Sequence[Question]) -> None:

@@ -22,7 +22,6 @@ from flowactions_conformance.kit.trial import POLL_SECONDS, Trial
 from flowactions_conformance.kit.under_test import Turn
 
 ROWS: Final = 200
-TESTS_A_MINUTE: Final = 10
 LEASE_SECONDS: Final = 45.0
 """The plugin has another process go on with what a killed one left behind within half a minute."""
 RACING: Final = 4
