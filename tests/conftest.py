@@ -73,14 +73,18 @@ with the tables, which takes a tenth of the time of making them."""
 
 SLOW = (
     "tests/benchmarks/",
+    "tests/conformance/test_engines.py",
     "tests/conformance/test_healthy_hosts.py",
     "tests/conformance/test_misbehaving.py",
     "tests/conformance/test_faulty.py",
     "tests/crash/",
+    "tests/docs/test_installation.py",
     "tests/docs/test_site.py",
     "tests/docs/test_tutorials.py",
+    "tests/model/",
     "tests/packaging/",
     "tests/plugin/egress/test_receivers.py",
+    "tests/reference_host/test_openapi.py",
 )
 """Where tests take seconds each: they begin first, so that at the end no process is left alone with them."""
 
