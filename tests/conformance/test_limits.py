@@ -23,7 +23,9 @@ from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.support.deliveries import LIST, until_dead
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.serving import serve
+from tests.conformance.faulty import factory_of, together
 from tests.conformance.misbehaving import empty_app
+from tests.conformance.test_faulty import SEED
 from tests.conformance.test_reports import a_result
 from tests.waiting import until
 
@@ -138,6 +140,23 @@ class TestRunner:
         assert [result.status for result in results] == [Status.PASS] * len(checks)
         assert seen[-1] == (failing, 1)
         assert len(seen) == 6
+
+
+@pytest.mark.parametrize(
+    ("fault", "check", "status"),
+    [("innermost-round-only", "MODEL-5", Status.FAIL), ("skipped-ends", "HALT-1", Status.ERROR)],
+    ids=["a wrong visit", "a node that was not reached"],
+)
+async def test_a_slow_machine_excuses_what_is_missing_and_no_wrong_value(
+    fault: str, check: str, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what did not come, nothing is known; that a host wrote another value than it should is its own doing."""
+    monkeypatch.setattr(Machine, "slowness", lambda _self: 5.0)
+    monkeypatch.setattr(
+        Trial, "saw_overload", property(lambda _self: True, lambda _self, _value: None), raising=False
+    )
+    report = await run_checks(factory_of(together(fault)), [check], seed=SEED)
+    assert [result.status for result in report.results] == [status]
 
 
 @pytest.mark.ci

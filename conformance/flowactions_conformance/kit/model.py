@@ -194,6 +194,11 @@ def when(drawn: Drawn, number: int) -> str:
     return "with the next from the last step" if number == len(steps) else "after the run had ended"
 
 
+OF_VALUES: Final = frozenset(
+    {"organizationId", "agentId", "flowId", "userId", "content", "pacing", "config", "run", "visit"}
+)
+"""Kinds of differences that are the host's doing, however slow the machine is: it has written another value."""
+
 CHANGED: Final = (
     "the user's id or message is trimmed, escaped, rendered, normalized or cut before it becomes the walk's"
 )

@@ -69,6 +69,7 @@ class Runner:
 
         One that ends with an error, or fails on a slow machine, is tried again when all others have run, alone; likewise one
         that fails while the database or the host did not answer the plugin in time. If both are so, nothing is known in the end.
+        A wrong value of a walk is a failure at once: no slow machine makes one.
         """
         doubtful: list[Check] = []
 
@@ -114,7 +115,8 @@ class Runner:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
         is_slow = self.session.machine.slowness() >= SLOW
         is_late = (trial.saw_overload and is_slow) if is_second else (trial.saw_overload or is_slow)
-        is_doubtful = status is Status.ERROR or (status in FAILURES and is_late)
+        excused = is_late and not trial.saw_wrong_value
+        is_doubtful = status is Status.ERROR or (status in FAILURES and excused)
         ended = result(
             status,
             finding=finding,

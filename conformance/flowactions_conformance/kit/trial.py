@@ -65,6 +65,7 @@ class Trial(Parts):
         values: draws the check's values.
         saw_overload: whether it was logged meanwhile that the database or the host did not answer in time, or that the database
             took no more connections.
+        saw_wrong_value: whether the check fails by what no slow machine excuses.
     """
 
     def __init__(self, session: Session, check: Check, host: Host | None) -> None:
@@ -79,7 +80,7 @@ class Trial(Parts):
         self._began, self._began_at = time.monotonic(), time.time()
         self._logged: deque[tuple[float, str]] = deque(maxlen=MAX_LOGGED)
         self._saw_server_error = False
-        self.saw_overload = False
+        self.saw_overload = self.saw_wrong_value = False
         self._stop_listening = session.control.listen(self._reported)
         self._stop_reading = session.output.listen(self._printed)
 

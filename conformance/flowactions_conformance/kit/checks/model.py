@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from flowactions_conformance.kit.drawn import NEEDS, THEMES, Drawing, smaller
 from flowactions_conformance.kit.model import (
     HALTS,
+    OF_VALUES,
     Difference,
     Drawn,
     Expected,
@@ -109,6 +110,7 @@ class Walks:
         if not beside and meanwhile is None and found is not SAME_RUN:  # any flow shows that
             smallest, found = await self._smallest(drawn, found, user, content, kinds)
         trial = self._trial
+        trial.saw_wrong_value = found.kind in OF_VALUES
         trial.note("kit", f"the flow: {outline(smallest)}")
         raise CheckFailed(
             f"{found.what}. The flow: {outline(smallest)}",
