@@ -24,6 +24,14 @@ WIDTHS: Final = (390, 1024, 1280, 1440, 1920)
 
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 
+LAYOUTS: Final[dict[tuple[int, Scheme], tuple[str, ...]]] = {
+    (1280, "light"): (),
+    (1280, "dark"): ("color-contrast",),
+    (768, "light"): ("color-contrast",),
+    (390, "dark"): (),
+}
+"""The layouts that pages have, in both colour schemes, and the rules of axe that are checked there; none: all of them."""
+
 _QUIET: Final = (
     "--no-sandbox",
     "--disable-gpu",

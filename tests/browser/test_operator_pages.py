@@ -23,7 +23,7 @@ from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations.resend import send_one_again
 from flowactions_plugin.operators.scope import Actor, Scope
-from tests.browser.driving import SCHEMES, SIZES, WIDTHS, operator_pages, overflow, violations
+from tests.browser.driving import LAYOUTS, SCHEMES, WIDTHS, operator_pages, overflow, violations
 from tests.browser.rows import DESTINATIONS, fill
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
@@ -44,9 +44,6 @@ class WatchedHost(SmallHost):
 
 COUNT = 60
 """Deliveries of a site with rows."""
-
-WHOLLY = ((1280, "light"), (390, "dark"))
-"""Where axe checks all of its rules; elsewhere, colours."""
 
 
 class Site:
@@ -107,12 +104,10 @@ async def look(page: Page, axe: str, name: str) -> list[tuple[str, ...]]:
         await page.set_viewport_size({"width": width, "height": 860})
         if wider := await overflow(page):
             wrong.append((name, str(width), f"{wider} pixels too wide"))
-    for width, height in SIZES:
-        await page.set_viewport_size({"width": width, "height": height})
-        for scheme in SCHEMES:
-            await page.emulate_media(color_scheme=scheme)
-            rules = () if (width, scheme) in WHOLLY else ("color-contrast",)
-            wrong += [(name, str(width), scheme, *each) for each in await violations(page, axe, rules)]
+    for (width, scheme), rules in LAYOUTS.items():
+        await page.set_viewport_size({"width": width, "height": 860})
+        await page.emulate_media(color_scheme=scheme)
+        wrong += [(name, str(width), scheme, *each) for each in await violations(page, axe, rules)]
     return wrong
 
 

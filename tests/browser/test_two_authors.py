@@ -8,8 +8,7 @@ from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo
 from tests.browser.driving import (
-    SCHEMES,
-    SIZES,
+    LAYOUTS,
     connect,
     other_tab,
     overflow,
@@ -223,20 +222,21 @@ async def test_a_conflict_can_be_read_by_everybody_everywhere(page: Page, demo: 
     await save(other, "Saved as a draft")
     await rewrite(page, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/ada")
     await page.locator("[data-type=step]").get_by_label("Remove").click()
-    for width, height in SIZES:
-        for scheme in SCHEMES:
-            await page.set_viewport_size({"width": width, "height": height})
-            await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            if await page.locator("#settings:modal").count():
-                await page.click("#close-settings")
-            assert await violations(page, axe) == []
-            await page.keyboard.press("Control+s")
-            for choice in ("", "theirs", "mine"):
-                await expect(page.locator(f"{CONFLICT} [data-choice='{choice}']")).to_be_in_viewport()
-            assert await violations(page, axe) == []
-            assert await overflow(page) == 0
-            inside = "(place) => document.querySelector(place).scrollWidth - document.querySelector(place).clientWidth"
-            assert await page.evaluate(inside, ".differences") <= 0
-            await page.keyboard.press("Escape")
-            await expect(page.locator(CONFLICT)).to_have_count(0)
+    for (width, scheme), rules in LAYOUTS.items():
+        await page.set_viewport_size({"width": width, "height": 860})
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        if await page.locator("#settings:modal").count():
+            await page.click("#close-settings")
+        assert await violations(page, axe, rules) == []
+        await page.keyboard.press("Control+s")
+        for choice in ("", "theirs", "mine"):
+            await expect(page.locator(f"{CONFLICT} [data-choice='{choice}']")).to_be_in_viewport()
+        assert await violations(page, axe, rules) == []
+        assert await overflow(page) == 0
+        inside = (
+            "(place) => document.querySelector(place).scrollWidth - document.querySelector(place).clientWidth"
+        )
+        assert await page.evaluate(inside, ".differences") <= 0
+        await page.keyboard.press("Escape")
+        await expect(page.locator(CONFLICT)).to_have_count(0)
     await other.context.close()
