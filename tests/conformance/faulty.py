@@ -27,14 +27,16 @@ HOSTS = {
         "flowactions_conformance.reference_host",
         ROOT / "conformance/flowactions_conformance/reference_host",
     ),
-    "engine": ("tests.conformance.hosts.engine", ROOT / "tests/conformance/hosts/engine"),
+    "flask": ("tests.conformance.hosts.flask_host", ROOT / "tests/conformance/hosts/flask_host.py"),
 }
 PRELUDE = """
 import asyncio, base64, json, logging, os, re, threading, time, unicodedata, uuid
 from collections import Counter
 from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from msgspec.structs import replace
 from tests.conformance.faulty import FLOWS, NEVER_LEFT, Repeating, answered, keys, without_header, written_anew
@@ -134,7 +136,7 @@ def of(host: str, file: str) -> Callable[[str, str, str, str], Fault]:
 host, walker, store, api, driver = (
     of("reference", f"{name}.py") for name in ("host", "walker", "store", "api", "testing")
 )
-engine = of("engine", "walks.py")
+flask = of("flask", "testing.py")
 
 INVENTED = [
     # Values
@@ -161,9 +163,9 @@ INVENTED = [
     app("body-cut", "A long answer is cut.", "around(made.app, rewrite=lambda _, answer: answer._replace(body=answer.body[:65536]))"),
     app("asked-empty", "Request headers without a value are dropped.", 'around(made.app, scope_of=lambda scope: without_header(scope, lambda _, value: value == b""))'),
     # Structure and time
-    engine("rounds-ten", "The eleventh round of a loop is taken for the first.", ':{number}/"', ':{number % 10}/"'),
-    engine("subflow-old", "An edit of a sub-flow is not seen by new runs.", 'sub = await self.store.one("flow", tenant=tenant, id=item["flow"])', 'sub = self.__dict__.setdefault("_subs", {}).get((tenant, item["flow"])) or self.__dict__["_subs"].setdefault((tenant, item["flow"]), await self.store.one("flow", tenant=tenant, id=item["flow"]))'),
-    of("engine", "app.py")("nodes-on-top", "A node within a loop or branch is not found.", 'every_item(flow.data["items"] if flow else [])', '(flow.data["items"] if flow else [])'),
+    flask("rounds-ten", "The eleventh round of a loop is taken for the first.", ':{number}/"', ':{number % 10}/"'),
+    flask("subflow-old", "An edit of a sub-flow is not seen by new runs.", 'partial(store.get, "flow")', 'store.__dict__.setdefault("_subs", cache(partial(store.get, "flow")))'),
+    flask("nodes-on-top", "A node within a loop or branch is not found.", 'every(flow["items"]):\n            if item["kind"] == "action"', 'flow["items"]:\n            if item["kind"] == "action"'),
     store("runs-mixed", "Of two runs of a user at once, the older goes on as the newer.", "row = await self.one(runs, session=session)", "row = await self.one(runs, session=session)\n        row = row and max(await self.find(runs, flow_id=row['flow_id'], user_id=row['user_id']), key=lambda each: each['opened_at'])"),
     walker("user-shared", "Of two users who open a flow at once, one is taken for the other.", "            user_id=user_id,\n            content=content,\n            opened_at", "            user_id=(setattr(self, 'user', user_id), await asyncio.sleep(0.05), self.user)[2],\n            content=content,\n            opened_at"),
     walker("halts-flow", "A run that was halted halts all later runs of its flow.", "            if result.halt:", "            halted = self.__dict__.setdefault('_halted', set())\n            if result.halt or flow.id in halted:\n                halted.add(flow.id)"),
@@ -177,7 +179,11 @@ def _package(fault: Fault) -> str:
     name, folder = HOSTS[fault.host]
     package = f"faulty_{fault.name.replace('-', '_')}"
     parent = Path(tempfile.mkdtemp(prefix="faulty-"))
-    shutil.copytree(folder, parent / package, ignore=shutil.ignore_patterns("__pycache__"))
+    if folder.is_dir():
+        shutil.copytree(folder, parent / package, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        (parent / package).mkdir()
+        shutil.copy(folder, parent / package / "testing.py")
     for path in (parent / package).glob("*.py"):
         source = path.read_text().replace(name, package)
         for _, old, new in (each for each in fault.edits if each[0] == path.name):
@@ -330,15 +336,16 @@ ALTERED = [
 
     async def auth_event(self"""),
     # Loops, branches and sub-flows
-    engine("visit-counted-in-memory", "Passages are counted in memory.", "            walk = replace(_walk(run, run_id, place.visit),", """            counts = self.__dict__.setdefault("_counts", Counter())
-            counts[run_id, place.item["id"]] += 1
-            walk = replace(_walk(run, run_id, str(counts[run_id, place.item["id"]])),"""),
-    engine("innermost-round-only", "A passage is the round of the innermost loop.", "visit=visit,", 'visit=visit.rpartition("/")[2],'),
-    Fault("runs-counted-in-memory", "Run ids are counted in memory.", (("walks.py", "_walk(run, ", "self._counted(run, "), ("walks.py", "    def places(self", """    def _counted(self, run, run_id, visit):
-        runs = self.__dict__.setdefault("_runs", {})
-        return _walk(run, runs.setdefault(run_id, len(runs) + 1), visit)
-
-    def places(self""")), "engine"),
+    flask("visit-counted-in-memory", "Passages are counted in memory.", "        item, visit, _ = place\n", """        item, visit, _ = place
+        counts = store.__dict__.setdefault("_counts", Counter())
+        counts[run["id"], item["id"]] += 1
+        visit = str(counts[run["id"], item["id"]])
+"""),
+    flask("innermost-round-only", "A passage is the round of the innermost loop.", 'passage.rstrip("/")', 'passage.rstrip("/").rpartition("/")[2]'),
+    Fault("runs-counted-in-memory", "Run ids are counted in memory.", (
+        ("testing.py", "run_id=secrets.token_urlsafe(24)", 'run_id=str(next(store.__dict__.setdefault("_runs", count(1))))'),
+        ("testing.py", '"id": walk.run_id,', '"id": secrets.token_urlsafe(24),'),
+    ), "flask"),
     # Lifespan and tasks
     Fault("two-sets-of-tasks", "The walk and the routes have a FlowActions each, and both are opened.", (("app.py", "actions.lifespan]", "actions.lifespan, FlowActions.load(ReferenceHost(settings, host.store)).lifespan]"),)),
     host("sleeps-in-node", "A node is looked up with a library that is not asynchronous.", "        flow = await self.store.flow(flow_id)\n", "        time.sleep(0.15)\n        flow = await self.store.flow(flow_id)\n"),
@@ -411,7 +418,7 @@ ALTERED = [
     host("backend-in-a-global", "Which backend calls is kept in a global.", '        found = await self.store.token("api", _bearer(request))\n', '        FLOWS["api"] = await self.store.token("api", _bearer(request))\n        await asyncio.sleep(0.02)\n        found = FLOWS["api"]\n'),
     host("nobody-during-an-outage", "Who calls is nobody while the database fails.", "        person = await self._person(request)\n        if person is None:\n            return None\n        return DashboardPrincipal(", "        try:\n            person = await self._person(request)\n        except RuntimeError:\n            person = None\n        if person is None:\n            return None\n        return DashboardPrincipal("),
     host("rows-of-any-experience", "A row is found by its id, in whichever experience of the agent has it.", "        experience = await self.store.one(\n            tables.experiences,\n            id=ref.experience_id,\n", "        experience = await self.store.one(\n            tables.experiences,\n"),
-    api("secrets-not-saved", "A save drops fields that end with Secret and that it does not know.", "items=data.items,", 'items=[{**item, "config": {key: value for key, value in item["config"].items() if not key.endswith("Secret") or key == "webhookSecret"}} if item["kind"] == "action" else item for item in data.items],'),
+    flask("secrets-not-saved", "A save drops the secrets of nodes that stand in no loop and no branch.", '"items": told["items"]}', '"items": [{**item, "config": {key: value for key, value in item["config"].items() if not key.endswith("Secret")}} if item["kind"] == "action" else item for item in told["items"]]}'),
     walker("commit-only-logged", "An error of the commit is logged, and the run is confirmed.", """        async with self._store.transaction() as connection:
             await self._store.start_run(run, connection)
             if paced:
@@ -452,10 +459,6 @@ ALTERED = [
 """Further ones, each for a check that the others do not show to find anything."""
 
 
-SUB_ITEMS = 'sub.data["items"] if sub else [])\n'
-OF_SUB_FLOW = """                inner = [{**each, "of": f"{tenant}.{item['flow']}"} if each["kind"] == "action" and "of" not in each else each for each in inner]\n"""
-
-
 DRAWN_FLOWS = [
     Fault("runs-nodes-itself", "The host runs the nodes before a step with each next, in place of advance().", (
         ("walker.py", "            walk = _walk(run)\n", "            walk = _walk(run)\n            if paced:\n                continue\n"),
@@ -468,13 +471,18 @@ DRAWN_FLOWS = [
 """),
     )),
     Fault("sub-flow-id", "The nodes of a sub-flow have its own flow_id.", (
-        ("walks.py", SUB_ITEMS, SUB_ITEMS + OF_SUB_FLOW),
-        ("walks.py", "_walk(run, run_id, place.visit)", 'replace(_walk(run, run_id, place.visit), flow_id=place.item.get("of", run.flow))'),
-    ), "engine"),
-    of("engine", "app.py")("node-one-deep", "A node is looked for in a flow and the sub-flows directly in it.", 'item["flow"] not in seen:', 'item["flow"] not in seen and flow.id == number:'),
-    engine("halt-ignored-below", "A halt in a sub-flow or loop within another one is ignored.", "_node(place))).halt:", '_node(place))).halt and "/" not in place.visit:'),
-    engine("steps-of-each-round", "The steps of all rounds have the same ids.", 'return str(self.item["id"]) if self.visit == "1" else f"{self.item[\'id\']}@{self.visit}"', 'return str(self.item["id"])'),
-    engine("state-of-the-flow", "What is known of a run is kept for its flow: the second user is taken for the first.", "            run = msgspec.json.decode(row.data, type=Run)\n", '            run = msgspec.json.decode(row.data, type=Run)\n            run = self.__dict__.setdefault("_known", {}).setdefault(run.flow, run)\n'),
+        ("testing.py", """            yield from places(find, sub["items"] if sub else [], f"{passage}{item['id']}/")""", """            for inner, *rest in places(find, sub["items"] if sub else [], f"{passage}{item['id']}/"):
+                yield {"of": item["flow"], **inner}, *rest"""),
+        ("testing.py", "visit=visit,", 'visit=visit, flow_id=item.get("of", run["walk"]["flowId"]),'),
+    ), "flask"),
+    Fault("node-one-deep", "A node is looked for in a flow and the sub-flows directly in it.", (
+        ("testing.py", "flow_id: str, node_id: str) -> Node | None:\n        flow =", "flow_id: str, node_id: str, deep=False) -> Node | None:\n        flow ="),
+        ("testing.py", 'item["kind"] == "subflow":\n                found', 'item["kind"] == "subflow" and not deep:\n                found'),
+        ("testing.py", 'item["flow"], node_id)', 'item["flow"], node_id, True)'),
+    ), "flask"),
+    flask("halt-ignored-below", "A halt in a sub-flow or loop within another one is ignored.", "reach(run, place, Eager()):", 'reach(run, place, Eager()) and "/" not in place[1]:'),
+    flask("steps-of-each-round", "The steps of all rounds have the same ids.", """f"{passage}{item['id']}" if""", 'item["id"] if'),
+    flask("state-of-the-flow", "What is known of a run is kept for its flow: the second user is taken for the first.", 'convert(run["walk"], Walk)', 'convert({**FLOWS.setdefault(("known", run["walk"]["flowId"]), run["walk"]), "runId": run["walk"]["runId"]}, Walk)'),
     config("config-by-node-id", "Of two flows with the same node ids, one runs with the configs of the other.", 'self.__dict__.setdefault("_configs", {}).setdefault(item["id"], item["config"])'),
     walker("skipped-ends", "A node that was skipped ends the run.", "            if result.halt:", '            if result.halt or result.status == "skipped":'),
     walker("end-lost", "Nodes behind the last step of a client-paced flow are lost.", "            walk = _walk(run)\n", "            walk = _walk(run)\n            if paced and _step_after(flow, index) is None:\n                continue\n"),
@@ -489,24 +497,13 @@ ENGINEERS = [
         return await super().signing_secret(origin) if hasattr(origin, "flow_id") else None
 
     async def auth_event(self"""),
-    of("engine", "app.py")("sub-flow-cached", "What a flow holds is cached until this flow is saved, also if one of its sub-flows is.", "        tenant, number = split(flow_id)\n        pending, seen = [number], set()\n", """        tenant, number = split(flow_id)
-        flow = await self.store.one("flow", tenant=tenant, id=number)
-        known = self.__dict__.setdefault("_nodes", {})
-        key = organization_id, flow_id, node_id, str(flow and flow.data)
+    flask("sub-flow-cached", "What a flow holds is cached until this flow is saved, also if one of its sub-flows is.", "        return await asyncio.to_thread(self._node, organization_id, flow_id, node_id)\n", """        known = self.__dict__.setdefault("_nodes", {})
+        key = organization_id, flow_id, node_id, str(await self._get("flow", flow_id))
         if key not in known:
-            known[key] = await self._node(organization_id, flow_id, node_id)
+            known[key] = await asyncio.to_thread(self._node, organization_id, flow_id, node_id)
         return known[key]
-
-    async def _node(self, organization_id, flow_id, node_id):
-        tenant, number = split(flow_id)
-        pending, seen = [number], set()
 """),
-    Fault("sub-flow-once", "A guard against cycles knows all sub-flows of a walk, and not only those around.", (
-        ("walks.py", "items: Sequence[Item]) -> list[Item]:", "items: Sequence[Item], seen=None) -> list[Item]:"),
-        ("walks.py", "        whole = []\n", "        whole, seen = [], set() if seen is None else seen\n"),
-        ("walks.py", "await self._whole(tenant, item[name])", "await self._whole(tenant, item[name], seen)"),
-        ("walks.py", 'inner = await self._whole(tenant, sub.data["items"] if sub else [])', 'inner = await self._whole(tenant, sub.data["items"] if sub and item["flow"] not in seen else [], seen)\n                seen.add(item["flow"])'),
-    ), "engine"),
+    flask("sub-flow-once", "A guard against cycles knows all sub-flows of a walk, and not only those around.", 'partial(store.get, "flow")', 'lambda id_, seen=set(): None if id_ in seen or seen.add(id_) else store.get("flow", id_)'),
     walker("reached-again", "A node whose result is failed is reached again.", "            result = await self._actions.reach(walk, node, transaction)\n", """            result = await self._actions.reach(walk, node, transaction)
             if result.status == "failed":
                 result = await self._actions.reach(walk, node, transaction)

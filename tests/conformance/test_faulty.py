@@ -187,14 +187,14 @@ TOGETHER: Final = (
     "body-cut install-of-who-began own-preview slash-in-an-id",
     "errors-asked-again run-id-is-the-flows running-is-done items-leaked order-dropped rolls-back-for-a-plugin",
     "user-id auth-events-by-a-route-of-its-own first-action-always back-door user-id-wrong",
-    "url-of-the-request unsigned-during-an-outage everybody-operates rows-of-any-experience secrets-not-saved",
+    "url-of-the-request unsigned-during-an-outage everybody-operates rows-of-any-experience",
     "nobody-during-an-outage no-agent-is-all cancelled-is-nothing previews-for-strangers preview-saved warnings-dropped",
     "actions-during-an-outage runs-nodes-itself config-by-node-id",
     "secrets-of-all agents-kept fails-at-unknown-paths auth-event-errors-swallowed always-eager",
     "organization-of-the-path asked-empty ids-made-anew position-is-a-number transport-repeats",
     "secret-cached organization-of-a-header clients-step-trusted end-lost",
     "two-sets-of-tasks sends-before-it-commits one-node-each-step",
-    "innermost-round-only state-of-the-flow",
+    "innermost-round-only state-of-the-flow secrets-not-saved",
 )
 """Faults that one host has at once, each found by checks of its own: to start a host takes longer than most checks. Faults that change what other checks see, or when, are alone."""
 ALONE: Final = sorted(FOUND.keys() - set(" ".join(TOGETHER).split()))
