@@ -63,7 +63,7 @@ CI = [
     ),
     Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "METHODS-1", "METHODS-4", "PACING-5")),
     Combination("single", "sqlite", ("AUTH", "METHODS", "EAGER-9")),
-    Combination("flask", "sqlite", ("MODEL-4", "SAVING", "METHODS", "DURABILITY-3", "LOGIC-7")),
+    Combination("flask", "sqlite", ("MODEL-4", "SAVING", "METHODS", "DURABILITY-3")),
     Combination("mounted", "postgresql", ("EDIT", "HTTP", "LOAD", "TASK-1")),
 ]
 """Each further host with the checks that concern what is special about it; with the ones above, each check."""

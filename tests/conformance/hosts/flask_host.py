@@ -11,7 +11,6 @@ import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,7 @@ import msgspec
 from a2wsgi import WSGIMiddleware
 from flask import Flask, abort, request
 
-from flowactions_conformance import Action, Env, HostDriver, Login, TriggerRef, Turn, World
+from flowactions_conformance import Action, Env, HostDriver, Login, Turn, World
 from flowactions_conformance import Flow as KitFlow
 from flowactions_hookspecs import (
     Agent,
@@ -29,16 +28,11 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     Deferred,
     Eager,
-    ExperienceTriggerRef,
     FlowActions,
-    Header,
     Host,
-    LogicAction,
-    LogicActionRef,
     Node,
     NodeDraft,
     Operator,
-    QuestionRequired,
     Request,
     Walk,
 )
@@ -164,27 +158,6 @@ class ShopHost(Host):
                     return found
         return None
 
-    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
-        """Return the action of a row or of a node's trigger group."""
-        found = await self._get("experience", ref.experience_id)
-        if found is None or (found["organization"], found["agent"]) != (ref.organization_id, ref.agent_id):
-            return None
-        if isinstance(ref, ExperienceTriggerRef):
-            group: str | None = None
-            row, question = ref.trigger_row_id, None
-        else:
-            group, row, question = ref.node_id, ref.node_trigger_group_id, ref.question_id
-        for trigger in found["triggers"]:
-            if (trigger["node"], trigger["id"]) != (group, row):
-                continue
-            if trigger["question"] is not None and question is None:
-                raise QuestionRequired
-            if trigger["question"] == question and ref.action_index < len(trigger["actions"]):
-                action = trigger["actions"][ref.action_index]
-                headers = [Header(key=key, value=value) for key, value in action["headers"].items()]
-                return LogicAction(url=action["url"], secret=action["secret"], headers=headers)
-        return None
-
     async def _get(self, kind: str, id_: str) -> Data | None:
         return await asyncio.to_thread(self._store.get, kind, id_)
 
@@ -193,14 +166,12 @@ def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0
     """Make the app, with the engine that walks its flows."""
     app = Flask(__name__)
 
-    def author(
-        id_: str | None = None, kind: str = "flow", *, changes: bool = True
-    ) -> tuple[DashboardPrincipal, Data]:
+    def author(id_: str | None = None, *, changes: bool = True) -> tuple[DashboardPrincipal, Data]:
         """Return who is signed in, and what of their organization has this id."""
         who = person(store.get("dashboard", request.cookies.get("sid")))
         if who is None:
             abort(401)
-        found = store.get(kind, id_) if id_ else {"organization": who.organization_id}
+        found = store.get("flow", id_) if id_ else {"organization": who.organization_id}
         if found is None or found["organization"] != who.organization_id:
             abort(404)
         if changes and not who.may_change:
@@ -295,20 +266,6 @@ def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0
         made: Data = msgspec.to_builtins(actions.call(actions.preview(draft, walk)))
         return made
 
-    @app.post("/fire")
-    def fire() -> Data:
-        told = request.get_json()
-        who, experience = author(told["experience"], "experience")
-        ref = ExperienceTriggerRef(
-            organization_id=who.organization_id,
-            agent_id=experience["agent"],
-            experience_id=experience["id"],
-            trigger_row_id=told["row"],
-            action_index=told["index"],
-        )
-        firing: Data = {"firing_id": secrets.token_urlsafe(), "occurred_at": datetime.now(UTC)}
-        return {"status": actions.call(actions.dispatch(ref, **firing)).status}
-
     return app
 
 
@@ -375,7 +332,7 @@ def _turn(run: Data) -> Data:
 class ShopDriver(HostDriver):
     """Writes the kit's data into the store; all else goes over HTTP."""
 
-    claims = frozenset({"pacing", "loops", "editing", "logic", "tenancy", "durability"})
+    claims = frozenset({"pacing", "loops", "editing", "tenancy", "durability"})
     edits: Literal["pinned", "live"] | None = "pinned"
     prefix = PREFIX
 
@@ -385,18 +342,15 @@ class ShopDriver(HostDriver):
         self._store = store
         self._origin = env.base_url
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=300)
-        self._authors: dict[str, Login] = {}
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """The kit's ids are the host's."""
         told = msgspec.to_builtins(world)
-        for kind in ("agent", "flow", "experience"):
+        for kind in ("agent", "flow"):
             for thing in told[f"{kind}s"]:
                 self._store.put(kind, thing)
-        for who, login in zip(told["logins"], world.logins, strict=True):
+        for who in told["logins"]:
             self._store.put(who["kind"], who)
-            if who["kind"] == "dashboard":
-                self._authors.setdefault(login.organization, login)
         return {}
 
     def headers(self, who: Login) -> Mapping[str, str]:
@@ -428,11 +382,6 @@ class ShopDriver(HostDriver):
         """What the editor shows."""
         shown: Data = await self._post("/preview", who, flow=flow, node=msgspec.to_builtins(node))
         return shown
-
-    async def trigger(self, ref: TriggerRef) -> None:
-        """Fire a trigger as its author does."""
-        who = self._authors[ref.organization]
-        await self._post("/fire", who, experience=ref.experience, row=ref.trigger, index=ref.action_index)
 
     async def fail_commit(self) -> None:
         """The next run is not kept."""
