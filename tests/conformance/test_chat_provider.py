@@ -144,18 +144,13 @@ async def test_what_cannot_be_done_is_refused(
 
 
 async def test_a_direct_message_goes_through_its_channel(run: Running) -> None:
-    """Opening gives a channel to which messages can be posted."""
-    opened = await run.client().conversations_open(users=["U000GRACE"])
-    await run.client().chat_postMessage(channel=opened["channel"]["id"], text="psst")
-    assert run.provider.messages[0].channel == "@grace"
-
-
-async def test_opening_again_says_so(run: Running) -> None:
-    """The second time, the same channel comes with no_op and already_open."""
-    first = await run.client().conversations_open(users="U000GRACE")
-    again = await run.client().conversations_open(users="U000GRACE")
+    """Opening gives a channel to which messages can be posted; the second time, the same one comes with no_op and already_open."""
+    client = run.client()
+    first, again = [await client.conversations_open(users="U000GRACE") for _ in range(2)]
     assert first.data == {"ok": True, "channel": {"id": "D000GRACE"}}
     assert again.data == {**first.data, "no_op": True, "already_open": True}
+    await client.chat_postMessage(channel=first["channel"]["id"], text="psst")
+    assert run.provider.messages[0].channel == "@grace"
 
 
 async def test_joining_a_channel_lets_the_app_post(run: Running) -> None:
