@@ -22,7 +22,7 @@ CI: Final = (
 
 DEAR: Final = (
     "tests/browser/test_demo_pages.py::test_a_flow_with_both_nodes_is_built_run_and_seen",
-    "tests/conformance/test_healthy_hosts.py::test_the_kit_blames_no_healthy_host[engine",
+    "tests/conformance/test_healthy_hosts.py::test_the_kit_blames_no_healthy_host[flask",
     "tests/conformance/test_healthy_hosts.py::test_the_kit_blames_no_healthy_host[reference",
     "tests/conformance/test_served_hosts.py",
     "tests/crash/test_enqueue_together.py",

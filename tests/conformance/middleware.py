@@ -10,7 +10,6 @@ Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
-Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 PLUGIN = ("/integrations", "/v1/", "/webhooks")
 
@@ -19,7 +18,7 @@ class Answer(NamedTuple):
     """A whole answer."""
 
     status: int
-    headers: Headers
+    headers: list[tuple[bytes, bytes]]
     body: bytes = b""
 
 
@@ -31,17 +30,13 @@ class Asked(NamedTuple):
     headers: Mapping[str, str]
 
 
-Refuse: TypeAlias = Callable[[Asked], Answer | None]
-Rewrite: TypeAlias = Callable[[Asked, Answer], Answer]
-
-
 def around(
     app: App,
     *,
-    refuse: Refuse = lambda _: None,
+    refuse: Callable[[Asked], Answer | None] = lambda _: None,
     scope_of: Callable[[Scope], Scope] = lambda scope: scope,
-    body_of: Callable[[bytes], bytes] | None = None,
-    rewrite: Rewrite | None = None,
+    body_of: Callable[[bytes], bytes] = lambda body: body,
+    rewrite: Callable[[Asked, Answer], Answer] = lambda _, answer: answer,
 ) -> App:
     """Returns an app that does something to requests below the plugin's paths; everything else passes.
 
@@ -59,34 +54,26 @@ def around(
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         asked = Asked(scope["method"], scope["path"], headers)
-        refusal = refuse(asked)
-        if refusal is not None:
-            await send_answer(send, refusal)
-            return
-        inner_receive = receive if body_of is None else again(body_of(await whole(receive)))
-        if rewrite is None:
-            await app(scope_of(scope), inner_receive, send)
-            return
-        await send_answer(send, rewrite(asked, await _answer(app, scope_of(scope), inner_receive)))
+        answer = refuse(asked)
+        if answer is None:
+            body = body_of(await whole(receive))
+            answer = rewrite(asked, await answer_of(app, scope_of(scope), body))
+        await send_answer(send, answer)
 
     return outer
 
 
 async def answer_of(app: App, scope: Scope, body: bytes) -> Answer:
     """Returns what an app answers to a request with this body."""
-    return await _answer(app, scope, again(body))
-
-
-async def _answer(app: App, scope: Scope, receive: Receive) -> Answer:
     messages: list[Message] = []
 
     async def keep(message: Message) -> None:
         messages.append(message)
 
-    await app(scope, receive, keep)
+    await app(scope, again(body), keep)
     begun = next(each for each in messages if each["type"] == "http.response.start")
-    body = b"".join(each.get("body", b"") for each in messages if each["type"] == "http.response.body")
-    return Answer(begun["status"], list(begun["headers"]), body)
+    content = b"".join(each.get("body", b"") for each in messages if each["type"] == "http.response.body")
+    return Answer(begun["status"], list(begun["headers"]), content)
 
 
 def json_answer(status: int, body: bytes) -> Answer:
@@ -111,13 +98,9 @@ async def whole(receive: Receive) -> bytes:
 
 
 def again(body: bytes) -> Receive:
-    sent = False
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def receive() -> Message:
-        nonlocal sent
-        if sent:
-            return {"type": "http.disconnect"}
-        sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return messages.pop() if messages else {"type": "http.disconnect"}
 
     return receive

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -63,18 +63,6 @@ class Idle(HostDriver):
         return {}
 
 
-class HangsAsync(Idle):
-    async def seed(self, world: World) -> Mapping[str, str]:
-        await asyncio.sleep(1e6)
-        return {}
-
-
-class HangsBlocking(Idle):
-    async def seed(self, world: World) -> Mapping[str, str]:
-        time.sleep(1e6)  # noqa: ASYNC251  that is what it does wrong
-        return {}
-
-
 class HangsLater(Idle):
     """Only once the checks run."""
 
@@ -87,22 +75,12 @@ class HangsLater(Idle):
         return {}
 
 
-class Exits(Idle):
-    async def seed(self, world: World) -> Mapping[str, str]:
-        raise SystemExit(3)
-
-
 class ExitsLater(Idle):
     """A task of the host exits, after the preflight: its event loop ends."""
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
         asyncio.get_running_loop().call_later(0.2, sys.exit, 3)
         return []
-
-
-class ExitsProcess(Idle):
-    async def seed(self, world: World) -> Mapping[str, str]:
-        os._exit(3)
 
 
 class NotAHost:
@@ -125,13 +103,25 @@ def _making(kind: type) -> Any:
     return make_host
 
 
+def _seeding(act: Callable[[], Any]) -> Any:
+    """Make a host that does something, and may wait, when its data is written."""
+
+    class Seeding(Idle):
+        async def seed(self, world: World) -> Mapping[str, str]:
+            if (done := act()) is not None:
+                await done
+            return {}
+
+    return _making(Seeding)
+
+
 fails_everything = _making(Idle)
-hangs_async = _making(HangsAsync)
-hangs_blocking = _making(HangsBlocking)
+hangs_async = _seeding(partial(asyncio.sleep, 1e6))
+hangs_blocking = _seeding(partial(time.sleep, 1e6))
 hangs_later = _making(HangsLater)
-exits = _making(Exits)
+exits = _seeding(partial(sys.exit, 3))
 exits_later = _making(ExitsLater)
-exits_process = one_host_per_process(_making(ExitsProcess))
+exits_process = one_host_per_process(_seeding(partial(os._exit, 3)))
 no_host = _making(NotAHost)
 bare = _making(HostDriver)
 nothing = _making(lambda: None)  # type: ignore[arg-type]

@@ -11,19 +11,6 @@ from litestar import Litestar
 from flowactions_conformance.serving import listen, serve
 
 
-async def test_an_app_is_served_with_its_lifespan_until_the_block_ends() -> None:
-    """The app starts before requests come, and stops with the block."""
-    events: list[str] = []
-    app = Litestar(on_startup=[lambda: events.append("up")], on_shutdown=[lambda: events.append("down")])
-    async with serve(app) as url, httpx.AsyncClient(timeout=300) as client:
-        assert (await client.get(url)).status_code == 404
-        assert events == ["up"]
-    assert events == ["up", "down"]
-    async with httpx.AsyncClient(timeout=300) as client:
-        with pytest.raises(httpx.ConnectError):
-            await client.get(url)
-
-
 @pytest.mark.ci
 async def test_an_idle_connection_is_kept() -> None:
     """A client that pauses for longer than servers usually wait finds its connection as it was."""

@@ -125,7 +125,9 @@ async def test_a_driver_that_does_nothing_proves_nothing(method: str, check: str
     """What it should have made fail is not testable, and the message says that nothing failed."""
     nothing = driver(
         f"{method}-does-nothing",
-        "",
+        "A method of the driver does nothing.",
+        check,
+        "has no effect",
         f"async def {method}(",
         f"async def {method}(*_): pass\n\n    async def _(",
     )
@@ -143,7 +145,9 @@ LIMITED = 'json_answer(429, b"slow down") if asked.path.startswith("/v1/webhooks
 
 async def test_one_cause_is_one_failure() -> None:
     """The other checks that meet it are not tried, and name the one that failed."""
-    limited = app("limited", "", f"around(made.app, refuse=lambda asked: {LIMITED})")
+    limited = app(
+        "limited", "Requests are limited.", "", "", f"around(made.app, refuse=lambda asked: {LIMITED})"
+    )
     report = await run_checks(factory_of(limited), ["AUTH-1", "HTTP-9", "AUTH-6", "TENANCY-1"])
     states = [result.status for result in report.results]
     assert sorted(states) == [Status.FAIL, *[Status.NOT_TRIED] * 3]

@@ -1,4 +1,7 @@
-"""A flow engine in Flask: its views run in threads, its driver of the database is sync, and its loops and sub-flows are spread out."""
+"""A flow engine in Flask, below ``/api``: its views run in threads, and its driver of the database is sync.
+
+It has loops, branches and sub-flows, records what waits a step ahead of the user, and signs people in with cookies.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import asyncio
 import json
 import secrets
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,28 +20,25 @@ import msgspec
 from a2wsgi import WSGIMiddleware
 from flask import Flask, abort, request
 
-from flowactions_conformance import Action, Env, HostDriver, Login, TriggerRef, Turn, World
+from flowactions_conformance import Action, Env, HostDriver, Login, Turn, World
 from flowactions_conformance import Flow as KitFlow
 from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
     DashboardPrincipal,
     Deferred,
-    ExperienceTriggerRef,
+    Eager,
     FlowActions,
-    Header,
     Host,
-    LogicAction,
-    LogicActionRef,
     Node,
     NodeDraft,
     Operator,
-    QuestionRequired,
     Request,
     Walk,
 )
 
 Data = dict[str, Any]
+PREFIX = "/api"
 
 
 class Store:
@@ -105,18 +105,18 @@ class ShopHost(Host):
 
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         """Return who is signed in to the dashboard."""
-        return person(await self._login("dashboard", request))
+        return person(await self._get("dashboard", request.cookies.get("sid", "")))
 
     async def operator(self, request: Request) -> Operator | None:
         """Return who is signed in and is an operator."""
-        who = await self._login("dashboard", request)
+        who = await self._get("dashboard", request.cookies.get("sid", ""))
         if who is None or await self._get("operator", who["id"]) is None:
             return None
         return Operator(user_id=who["id"], user_name=who["id"], may_change=who["mayChange"])
 
     async def api_principal(self, request: Request) -> ApiPrincipal | None:
         """Return which customer's backend calls, and which agents it may address."""
-        who = await self._login("api", request)
+        who = await self._get("api", request.headers.get("x-api-key", ""))
         if who is None:
             return None
         return ApiPrincipal(
@@ -158,46 +158,20 @@ class ShopHost(Host):
                     return found
         return None
 
-    async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
-        """Return the action of a row or of a node's trigger group."""
-        found = await self._get("experience", ref.experience_id)
-        if found is None or (found["organization"], found["agent"]) != (ref.organization_id, ref.agent_id):
-            return None
-        if isinstance(ref, ExperienceTriggerRef):
-            group: str | None = None
-            row, question = ref.trigger_row_id, None
-        else:
-            group, row, question = ref.node_id, ref.node_trigger_group_id, ref.question_id
-        for trigger in found["triggers"]:
-            if (trigger["node"], trigger["id"]) != (group, row):
-                continue
-            if trigger["question"] is not None and question is None:
-                raise QuestionRequired
-            if trigger["question"] == question and ref.action_index < len(trigger["actions"]):
-                action = trigger["actions"][ref.action_index]
-                headers = [Header(key=key, value=value) for key, value in action["headers"].items()]
-                return LogicAction(url=action["url"], secret=action["secret"], headers=headers)
-        return None
-
     async def _get(self, kind: str, id_: str) -> Data | None:
         return await asyncio.to_thread(self._store.get, kind, id_)
-
-    async def _login(self, kind: str, request: Request) -> Data | None:
-        return await self._get(kind, _token(request.headers.get("authorization", "")))
 
 
 def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0915  views are closures in Flask
     """Make the app, with the engine that walks its flows."""
     app = Flask(__name__)
 
-    def author(
-        id_: str | None = None, kind: str = "flow", *, changes: bool = True
-    ) -> tuple[DashboardPrincipal, Data]:
+    def author(id_: str | None = None, *, changes: bool = True) -> tuple[DashboardPrincipal, Data]:
         """Return who is signed in, and what of their organization has this id."""
-        who = person(store.get("dashboard", _token(request.headers.get("authorization", ""))))
+        who = person(store.get("dashboard", request.cookies.get("sid")))
         if who is None:
             abort(401)
-        found = store.get(kind, id_) if id_ else {"organization": who.organization_id}
+        found = store.get("flow", id_) if id_ else {"organization": who.organization_id}
         if found is None or found["organization"] != who.organization_id:
             abort(404)
         if changes and not who.may_change:
@@ -209,11 +183,22 @@ def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0
         author(changes=False)
         return [each.describe() for each in actions.node_types.values()]
 
+    def reach(run: Data, place: Sequence[Any], pacing: Eager | Deferred) -> bool:
+        item, visit, _ = place
+        walk = msgspec.structs.replace(_walk(run), visit=visit, pacing=pacing)
+        return actions.call(actions.reach(walk, _node(item))).halt
+
+    def record(run: Data, begin: int) -> None:
+        """Record the action nodes up to the next step: what comes behind it may not be known yet."""
+        places = run["places"]
+        end = _next(places, begin)
+        for place in places[begin:end]:
+            reach(run, place, Deferred(places[end][2] if end < len(places) else None))
+
     @app.post("/open")
     def open_flow() -> Data:
         told = request.get_json()
         flow = store.get("flow", told["flow"]) or abort(404)
-        seq = list(places(store, flow["items"]))
         walk = Walk(
             organization_id=flow["organization"],
             agent_id=flow["agent"],
@@ -222,28 +207,21 @@ def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0
             user_id=told["user"],
             content=told["content"],
         )
+        seq = list(places(partial(store.get, "flow"), flow["items"]))
         paced = flow["pacing"] == "deferred"
-        steps = [step for _, _, step in seq if step]
         run = {
             "id": walk.run_id,
             "walk": msgspec.to_builtins(walk),
-            "steps": steps,
+            "places": seq,
             "at": -1,
             "done": not paced,
         }
         if paced:
             # Recorded first: what waits in a run that is not kept then is never asked for.
-            for number, (item, visit, step) in enumerate(seq):
-                if step is None:
-                    then = next((step for _, _, step in seq[number:] if step), None)
-                    waiting = msgspec.structs.replace(walk, visit=visit, pacing=Deferred(then))
-                    actions.call(actions.reach(waiting, _node(item)))
+            record(run, 0)
         store.start(run)
-        for item, visit, step in seq if not paced else ():
-            if (
-                step is None
-                and actions.call(actions.reach(msgspec.structs.replace(walk, visit=visit), _node(item))).halt
-            ):
+        for place in seq if not paced else ():
+            if place[2] is None and reach(run, place, Eager()):
                 break
         return _turn(run)
 
@@ -253,12 +231,14 @@ def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0
         run: Data = store.get("run", told["run"]) or abort(404)
         if run["done"] or told["at"] != _shown(run):
             return _turn(run)
-        at = run["at"] + 1
-        step = run["steps"][at] if at < len(run["steps"]) else None
-        advanced = actions.call(actions.advance(msgspec.convert(run["walk"], Walk), step))
+        at = _next(run["places"], run["at"] + 1)
+        step = run["places"][at][2] if at < len(run["places"]) else None
+        advanced = actions.call(actions.advance(_walk(run), step))
         if advanced.state == "running":
             return _turn(run)
         done = step is None or advanced.state == "halted"
+        if not done:
+            record(run, at + 1)
         return _turn(store.move(run, {**run, "at": at, "done": done}))
 
     @app.post("/save")
@@ -286,20 +266,6 @@ def create_app(store: Store, actions: FlowActions) -> Flask:  # noqa: C901, PLR0
         made: Data = msgspec.to_builtins(actions.call(actions.preview(draft, walk)))
         return made
 
-    @app.post("/fire")
-    def fire() -> Data:
-        told = request.get_json()
-        who, experience = author(told["experience"], "experience")
-        ref = ExperienceTriggerRef(
-            organization_id=who.organization_id,
-            agent_id=experience["agent"],
-            experience_id=experience["id"],
-            trigger_row_id=told["row"],
-            action_index=told["index"],
-        )
-        firing: Data = {"firing_id": secrets.token_urlsafe(), "occurred_at": datetime.now(UTC)}
-        return {"status": actions.call(actions.dispatch(ref, **firing)).status}
-
     return app
 
 
@@ -311,19 +277,22 @@ def every(items: Sequence[Data]) -> Iterator[Data]:
             yield from every(item.get(name, ()))
 
 
-def places(store: Store, items: Sequence[Data], passage: str = "") -> Iterator[tuple[Data, str, str | None]]:
+def places(
+    find: Callable[[str], Data | None], items: Sequence[Data], passage: str = ""
+) -> Iterator[tuple[Data, str, str | None]]:
     """Yield what a run comes by: the item, its visit, and the step's id in this passage."""
     for item in items:
         if item["kind"] == "branch":
-            yield from places(store, item["taken"], passage)
+            yield from places(find, item["taken"], passage)
         elif item["kind"] == "loop":
             for number in range(1, item["times"] + 1):
-                yield from places(store, item["items"], f"{passage}{item['id']}:{number}/")
+                yield from places(find, item["items"], f"{passage}{item['id']}:{number}/")
         elif item["kind"] == "subflow":
-            sub = store.get("flow", item["flow"])
-            yield from places(store, sub["items"] if sub else [], f"{passage}{item['id']}/")
+            sub = find(item["flow"])
+            yield from places(find, sub["items"] if sub else [], f"{passage}{item['id']}/")
         else:
-            yield item, passage or "1", f"{passage}{item['id']}" if item["kind"] == "step" else None
+            visit = passage.rstrip("/") or "1"
+            yield item, visit, f"{passage}{item['id']}" if item["kind"] == "step" else None
 
 
 def person(who: Data | None) -> DashboardPrincipal | None:
@@ -335,11 +304,6 @@ def person(who: Data | None) -> DashboardPrincipal | None:
     )
 
 
-def _token(header: str) -> str:
-    scheme, _, token = header.partition(" ")
-    return token if scheme.lower() == "bearer" else ""
-
-
 def _agent(found: Data) -> Agent:
     return Agent(id=found["id"], name=found["name"], organization_id=found["organization"])
 
@@ -348,8 +312,17 @@ def _node(item: Data) -> Node:
     return Node(id=item["id"], type=item["type"], config=item["config"])
 
 
+def _walk(run: Data) -> Walk:
+    return msgspec.convert(run["walk"], Walk)
+
+
+def _next(places: Sequence[Any], begin: int) -> int:
+    """Return the index of the next step; with none, the end's."""
+    return next((number for number in range(begin, len(places)) if places[number][2]), len(places))
+
+
 def _shown(run: Data) -> str | None:
-    return run["steps"][run["at"]] if 0 <= run["at"] < len(run["steps"]) and not run["done"] else None
+    return None if run["done"] or run["at"] < 0 else run["places"][run["at"]][2]
 
 
 def _turn(run: Data) -> Data:
@@ -359,31 +332,32 @@ def _turn(run: Data) -> Data:
 class ShopDriver(HostDriver):
     """Writes the kit's data into the store; all else goes over HTTP."""
 
-    claims = frozenset({"pacing", "loops", "editing", "logic", "tenancy", "durability"})
+    claims = frozenset({"pacing", "loops", "editing", "tenancy", "durability"})
     edits: Literal["pinned", "live"] | None = "pinned"
+    prefix = PREFIX
 
     def __init__(self, store: Store, actions: FlowActions, env: Env) -> None:
         core: Any = create_app(store, actions)
         self.app = actions.wrap(WSGIMiddleware(core, workers=40))
         self._store = store
+        self._origin = env.base_url
         self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=300)
-        self._authors: dict[str, Login] = {}
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """The kit's ids are the host's."""
         told = msgspec.to_builtins(world)
-        for kind in ("agent", "flow", "experience"):
+        for kind in ("agent", "flow"):
             for thing in told[f"{kind}s"]:
                 self._store.put(kind, thing)
-        for who, login in zip(told["logins"], world.logins, strict=True):
+        for who in told["logins"]:
             self._store.put(who["kind"], who)
-            if who["kind"] == "dashboard":
-                self._authors.setdefault(login.organization, login)
         return {}
 
     def headers(self, who: Login) -> Mapping[str, str]:
-        """Sign in."""
-        return {"authorization": f"Bearer {who.id}"}
+        """Sign in: with a session's cookie, as a browser sends it, or a backend's key."""
+        if who.kind == "api":
+            return {"x-api-key": who.id}
+        return {"cookie": f"theme=dark; sid={who.id}", "origin": self._origin}
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
         """What the editor asks for."""
@@ -409,11 +383,6 @@ class ShopDriver(HostDriver):
         shown: Data = await self._post("/preview", who, flow=flow, node=msgspec.to_builtins(node))
         return shown
 
-    async def trigger(self, ref: TriggerRef) -> None:
-        """Fire a trigger as its author does."""
-        who = self._authors[ref.organization]
-        await self._post("/fire", who, experience=ref.experience, row=ref.trigger, index=ref.action_index)
-
     async def fail_commit(self) -> None:
         """The next run is not kept."""
         self._store.next_run_fails = True
@@ -436,27 +405,4 @@ def _told(answer: httpx.Response) -> Turn:
 async def make_host(env: Env) -> AsyncIterator[ShopDriver]:
     """Make the host."""
     store = Store(env.state_dir / "shop.db")
-    yield ShopDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)
-
-
-class DroppingDriver(ShopDriver):
-    """Drops the secrets of nodes that stand in no loop and no branch."""
-
-    async def save(self, who: Login, flow: KitFlow) -> Sequence[Mapping[str, Any]]:
-        """See `HostDriver.save`."""
-        kept = [
-            msgspec.structs.replace(
-                item, config={name: value for name, value in item.config.items() if not name.endswith("Secret")}
-            )
-            if isinstance(item, Action)
-            else item
-            for item in flow.items
-        ]
-        return await super().save(who, msgspec.structs.replace(flow, items=tuple(kept)))
-
-
-@asynccontextmanager
-async def dropping_secrets(env: Env) -> AsyncIterator[ShopDriver]:
-    """Make the host that drops secrets when a flow is saved."""
-    store = Store(env.state_dir / "shop.db")
-    yield DroppingDriver(store, FlowActions.load(ShopHost(env.settings, store)), env)
+    yield ShopDriver(store, FlowActions.load(ShopHost(env.settings, store), prefix=PREFIX), env)

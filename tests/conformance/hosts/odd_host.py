@@ -1,9 +1,9 @@
-"""The FastAPI host as few would build it, and as the contract lets one: nothing of it may be blamed.
+"""The reference host as few would build it, and as the contract lets one: nothing of it may be blamed.
 
-The plugins' routes are below ``/backend``. Middleware around everything adds headers and cookies to each answer,
-compresses answers, and refuses whoever shows no credential with a 403 of its own. End users see nothing when a flow is
-opened, and get to its first step with their first *next*. A *next* goes on from where the run is, whatever step the client
-names, in the newest version of the flow; one beside another waits for that, and then goes on from there.
+Middleware around everything adds headers and cookies to each answer, compresses answers, and refuses whoever shows no
+credential with a 403 of its own. End users see nothing when a flow is opened, and get to its first step with their first *next*.
+A *next* goes on from where the run is, whatever step the client names, in the newest version of the flow; one beside another waits
+for that, and then goes on from there.
 """
 
 from __future__ import annotations
@@ -15,63 +15,20 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import sqlalchemy as sa
-from fastapi import FastAPI
+from msgspec import to_builtins
+from msgspec.structs import replace
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from flowactions_conformance import Env
-from flowactions_hookspecs import FlowActions
-from tests.conformance.hosts.fastapi_host import (
-    ShopDriver,
-    ShopHost,
-    Walker,
-    _shown,
-    _steps,
-    create_app,
-    flows,
-    runs,
-)
+from flowactions_conformance.reference_host.app import create_app
+from flowactions_conformance.reference_host.store import Flow, Run, runs
+from flowactions_conformance.reference_host.testing import ReferenceDriver
+from flowactions_conformance.reference_host.walker import Turn, _current
 
-PREFIX = "/backend"
-FOR_MEMBERS = re.compile(
-    rf"{PREFIX}/(v1/webhooks/|v1/agents/|integrations/nodes/|integrations/chat/connection)"
-)
-
-
-class OddWalker(Walker):
-    """Shows no step before the first *next*, and goes on in the newest version of the flow."""
-
-    async def open(self, flow: dict[str, Any], user_id: str, content: str) -> dict[str, Any]:
-        """See `Walker.open`."""
-        run = await super().open(flow, user_id, content)
-        return await self._move(run, -1, run["state"]) if run["state"] == "open" else run
-
-    async def next(self, run: dict[str, Any], at: str | None) -> dict[str, Any]:
-        """See `Walker.next`; ``at`` is not looked at."""
-        while True:
-            run = await self._in_the_newest(run)
-            moved = await super().next(run, _shown(run))
-            if moved["state"] != "open" or moved["position"] != run["position"]:
-                return moved
-            await asyncio.sleep(0.1)
-            run = await self.host._get(runs, id=run["id"]) or run
-
-    async def _in_the_newest(self, run: dict[str, Any]) -> dict[str, Any]:
-        flow = await self.host._get(flows, id=run["walk"]["flowId"])
-        if flow is None or flow["items"] == run["items"]:
-            return run
-        now = {**run, "items": flow["items"]}
-        shown = _shown(run)
-        if shown in _steps(now):
-            now["position"] = _steps(now).index(shown or "")
-        same = sa.and_(runs.c.id == run["id"], runs.c.position == run["position"])
-        async with self.host.database.begin() as connection:
-            await connection.execute(
-                sa.update(runs).where(same).values(items=now["items"], position=now["position"])
-            )
-        return await self.host._get(runs, id=run["id"]) or run
+FOR_MEMBERS = re.compile("/(v1/webhooks/|v1/agents/|integrations/nodes/|integrations/chat/connection)")
 
 
 async def _around(request: Request, call_next: RequestResponseEndpoint) -> Response:
@@ -84,19 +41,53 @@ async def _around(request: Request, call_next: RequestResponseEndpoint) -> Respo
     return answer
 
 
-class OddDriver(ShopDriver):
-    """Uses it as the FastAPI host is used."""
+class OddDriver(ReferenceDriver):
+    """Uses it as the reference host is used."""
 
-    prefix = PREFIX
     edits: Literal["pinned", "live"] | None = "live"
 
 
 @asynccontextmanager
 async def make_host(env: Env) -> AsyncIterator[OddDriver]:
-    """Makes the host."""
-    host = ShopHost(env.settings, env.database_url)
-    actions = FlowActions.load(host, prefix=PREFIX)
-    app: FastAPI = create_app(host, actions, OddWalker(host, actions))
-    app.add_middleware(GZipMiddleware, minimum_size=100)
-    app.add_middleware(BaseHTTPMiddleware, dispatch=_around)
-    yield OddDriver(host, app, env)
+    """Make the host."""
+    made = create_app(env.settings, env.database_url)
+    store: Any = made.host.store
+    walker: Any = made.walker
+    start, kept, opens, goes_on = store.start_run, store.run, walker.open, walker.next
+
+    async def start_before_the_first_step(run: Run, *connection: Any) -> None:
+        await start(replace(run, position=-1), *connection)
+
+    async def shows_nothing(*flow: Any) -> Turn:
+        turn: Turn = await opens(*flow)
+        return replace(turn, step=None)
+
+    async def in_the_newest(session: str) -> Run | None:
+        run: Run | None = await kept(session)
+        if run is None:
+            return None
+        flow: Flow = await store.flow(run.flow.id) or run.flow
+        shown, ids = _current(run), [step["id"] for step in flow.steps]
+        position = ids.index(shown.id) if shown and shown.id in ids else run.position
+        if flow != run.flow:
+            same = (runs.c.id == run.id) & (runs.c.position == run.position)
+            async with store.transaction() as connection:
+                values = {"flow": to_builtins(flow), "position": position}
+                await connection.execute(sa.update(runs).where(same).values(values))
+        return replace(run, flow=flow, position=position)
+
+    async def from_where_it_is(run: Run, _: str | None) -> Turn:
+        while True:
+            shown = _current(run)
+            turn: Turn = await goes_on(run, shown and shown.id)
+            if turn.done or turn.step != shown:
+                return turn
+            await asyncio.sleep(0.1)
+            run = await store.run(run.session) or run
+
+    store.start_run, store.run = start_before_the_first_step, in_the_newest
+    walker.open, walker.next = shows_nothing, from_where_it_is
+    driver = OddDriver(made, env)
+    app: Any = made.app
+    driver.app = GZipMiddleware(BaseHTTPMiddleware(app, dispatch=_around), minimum_size=100)
+    yield driver

@@ -1,7 +1,8 @@
 """Shows what DBOS runs again, and under which event ids: ``python -m tests.conformance.hosts.dbos.repeated FOLDER``.
 
-A process is killed between a node and DBOS's record of its step; another one recovers the workflow, answers it, rewinds it and
-forks it. Prints, as JSON, the event ids in the outbox: node id → one of each row.
+Three processes are killed: before the commit of the transaction that a node joins, behind it, and between a node that joins none and
+DBOS's record of its step. Another one recovers the workflow, answers it, rewinds it and forks it. Prints, as JSON, the event ids in
+the outbox: node id → one of each row.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from typing import Any
 
+import sqlalchemy as sa
 from dbos import DBOS, SetWorkflowID
 from glue import ActionNodes
 
@@ -24,6 +26,9 @@ KILLED = 9
 PATIENCE_SECONDS = 300.0
 """Only a hang takes longer."""
 
+POINTS = ("before the commit", "behind the commit", "outside")
+orders = sa.Table("orders", sa.MetaData(), sa.Column("name", sa.String))
+"""The host's: a row that is written twice is there twice."""
 AT_ONCE, OUTSIDE, WAITS, LAST = (
     webhook(name) for name in ("at-once", "outside", "before-the-step", "at-the-end")
 )
@@ -40,13 +45,33 @@ class Killing(ActionNodes):
         return False
 
 
+def watch(point: str) -> None:
+    """End the process at the commit of a transaction with an order, or behind it."""
+
+    @sa.event.listens_for(sa.Engine, "commit")
+    def commit(connection: Any) -> None:
+        if point == POINTS[0] and "order" in connection.info:
+            os._exit(KILLED)
+
+    @sa.event.listens_for(sa.Pool, "checkin")
+    def checkin(_: Any, record: Any) -> None:
+        if record.info.pop("order", False) and point == POINTS[1]:
+            os._exit(KILLED)
+
+
 def register(nodes: ActionNodes) -> Any:
     """Register a workflow with each kind of node: in a transaction, outside of one, and two that wait."""
+
+    async def keep() -> None:
+        session = nodes.datasource.sql_session()
+        await session.execute(sa.insert(orders).values(name=RUN))
+        connection = await session.connection()
+        (await connection.get_raw_connection()).info["order"] = True
 
     @DBOS.workflow()
     async def everything() -> None:
         run = nodes.run(walk_of(DBOS.workflow_id))
-        await run.reach(AT_ONCE)
+        await run.reach(AT_ONCE, keep)
         await run.reach_outside(OUTSIDE)
         run.wait(WAITS)
         step = await run.step("ask")
@@ -65,10 +90,12 @@ async def answer(run_id: str) -> None:
     await (await DBOS.retrieve_workflow_async(run_id)).get_result()
 
 
-async def go(place: str, *, killed: bool) -> list[tuple[str, str, str]]:
-    """Run the workflow: to its second node, or to its end, again, and as a fork."""
+async def go(place: str, *, killed: bool) -> tuple[list[tuple[str, str, str]], int]:
+    """Run the workflow until the process is killed, or to its end, again, and as a fork; return the outbox, and count the orders."""
     async with opened_host(place, register, Killing if killed else ActionNodes) as (engine, everything):
         if killed:
+            async with engine.begin() as connection:
+                await connection.run_sync(orders.metadata.create_all)
             with SetWorkflowID(RUN):
                 await DBOS.start_workflow_async(everything)
             await asyncio.sleep(PATIENCE_SECONDS)
@@ -76,19 +103,25 @@ async def go(place: str, *, killed: bool) -> list[tuple[str, str, str]]:
         await DBOS.rewind_workflow_async(RUN)
         await answer(RUN)
         await answer((await DBOS.fork_workflow_async(RUN, 1)).workflow_id)
-        return await outbox(engine)
+        async with engine.connect() as connection:
+            kept = await connection.scalar(sa.select(sa.func.count()).select_from(orders))
+        return await outbox(engine), kept or 0
 
 
 def main() -> None:
-    """Run it in two processes, and print what is in the outbox."""
+    """Run it in processes that are killed, and in one that is not, and print what is in the outbox."""
     place = sys.argv[1]
-    if sys.argv[2:] == ["killed"]:
+    if sys.argv[2:]:
+        watch(sys.argv[2])
         asyncio.run(go(place, killed=True))
-    ended = subprocess.run([sys.executable, "-m", __spec__.name, place, "killed"], check=False).returncode
-    assert ended == KILLED, ended
+    for point in POINTS:
+        ended = subprocess.run([sys.executable, "-m", __spec__.name, place, point], check=False).returncode
+        assert ended == KILLED, (point, ended)
     found: dict[str, list[str]] = {}
-    for node_id, event_id, _ in asyncio.run(go(place, killed=False)):
+    rows, kept = asyncio.run(go(place, killed=False))
+    for node_id, event_id, _ in rows:
         found.setdefault(node_id, []).append(event_id)
+    assert len(found[AT_ONCE.id]) == kept, "a node and the host's row are in one transaction"
     sys.stdout.write(json.dumps(found))
 
 

@@ -1,1 +1,0 @@
-"""A flow engine: loops, branches and sub-flows, below ``/api``, a dashboard with cookies, tenants with equal ids."""
