@@ -14,6 +14,7 @@ from flowactions_conformance.kit.runner import run_checks
 
 HOSTS = {
     "reference": "flowactions_conformance.reference_host.testing:make_host",
+    "fastapi": "tests.conformance.hosts.fastapi_host:make_host_of_its_own",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "odd-ids": "tests.conformance.hosts.odd_ids_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
@@ -55,6 +56,7 @@ CI = [
         "postgresql",
         ("EAGER", "DURABILITY-3", "SCALE-2", *sorted(LONG)),
     ),
+    Combination("fastapi", "sqlite", ("MODEL-2", "PACING-4", "TASK-3")),
     Combination("odd", "sqlite", ("HTTP", "MODEL-2", "PACING-4", "PACING-6", "PACING-11")),
     Combination(
         "odd-ids",
