@@ -60,7 +60,7 @@ async def until_gone(database: Database, backends: Sequence[int]) -> None:
 
     async def are_gone() -> bool:
         async with database.read() as connection:
-            return await connection.scalar(alive) == 0
+            return bool(await connection.scalar(alive) == 0)
 
     await until(are_gone)
 
