@@ -41,6 +41,8 @@ from flowactions_plugin.storage.schema import outbox
 from tests.sending import as_transport, validate
 
 SOMEBODY = Actor("", "", "dashboard")
+PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
+"""No attempt times out, and no tick is over, while a test runs."""
 ORIGIN = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="n")
 
 

@@ -13,6 +13,7 @@ from flowactions_plugin.egress.attempt import Outcome, Transport
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.lag import Deadline, LagMeter
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.egress.transport import OutboundTransport
@@ -44,6 +45,26 @@ async def attempt(
 def as_transport(answer: Any) -> Transport:
     """Make a transport of what answers in place of one; a transport is one already."""
     return answer if hasattr(answer, "send") else HostTransport(httpx.MockTransport(answer))
+
+
+class Deadlines(LagMeter):
+    """Deadlines of attempts, which pass when the test says so, and no sooner on a machine that is busy."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+        self._waiting: set[Deadline] = set()
+
+    def share(self, deadline: Deadline, at: float) -> set[Deadline]:
+        """Have a deadline wait for the test."""
+        self._waiting.add(deadline)
+        return self._waiting
+
+    async def pass_now(self) -> None:
+        """End all attempts, once they have read what has arrived by now."""
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+        for deadline in tuple(self._waiting):
+            deadline.end()
 
 
 class SlowAnswer:

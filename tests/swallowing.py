@@ -13,6 +13,7 @@ import pytest
 
 from tests.loopback import Serve
 from tests.recorder import OK
+from tests.sending import Deadlines
 
 
 class Swallowing:
@@ -25,12 +26,14 @@ class Swallowing:
         connections: how many were made.
         bodies: how often each body was read.
         answers: whether requests are answered.
+        deadlines: pass when a request was read that is not answered.
     """
 
     def __init__(self, serve: Serve | None = None) -> None:
         self.connections = 0
         self.bodies: Counter[bytes] = Counter()
         self.answers = True
+        self.deadlines: Deadlines | None = None
         self._serve = serve or self._answer
         self._writers: list[asyncio.StreamWriter] = []
 
@@ -63,3 +66,5 @@ class Swallowing:
         self.bodies[await reader.readexactly(size)] += 1
         if self.answers:
             writer.write(OK)
+        elif self.deadlines is not None:
+            await self.deadlines.pass_now()

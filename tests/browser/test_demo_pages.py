@@ -113,7 +113,7 @@ async def test_a_client_paced_flow_sends_as_the_user_gets_there(page: Page, demo
 async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> None:
     """A member looks at what is dead, on the operator pages, retries all of it, and sees it delivered."""
     headers = {"authorization": f"Bearer {demo.dashboard_token}"}
-    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers, timeout=300) as client:
         opened = await client.get("/api/flows/order-placed")
         shown, version = opened.json()["data"], {"if-match": opened.headers["etag"]}
         for item in shown["items"]:

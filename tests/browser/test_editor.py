@@ -28,7 +28,7 @@ async def follow_runs(page: Page, demo: Demo) -> None:
     """Run the flow that is open, with a receiver that takes its webhook and with one that does not."""
     await page.click("#save")
     await expect(page.locator("#status")).to_have_text("Saved")
-    async with httpx.AsyncClient(base_url=demo.host_url) as client:
+    async with httpx.AsyncClient(base_url=demo.host_url, timeout=300) as client:
         opening = {"userId": "u1", "content": "x"}
         await client.post("/run/flows/order-placed/open", json=opening)
         await expect(page.locator("#items .badge")).to_have_text(["shown", "delivered", "sent"])

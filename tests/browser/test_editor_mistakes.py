@@ -132,7 +132,7 @@ async def open_what_a_form_cannot_write(page: Page, demo: Demo) -> None:
         "items": [{"id": "w", "kind": "action", "type": "webhook", "config": config}],
     }
     headers = {"authorization": f"Bearer {demo.dashboard_token}", "if-none-match": "*"}
-    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers, timeout=300) as client:
         saved = (await client.put("/api/flows/imported", json=body)).json()
     assert {problem["nodeId"] for problem in saved["problems"]} == {"w"}
     page.once("dialog", lambda asked: asked.accept())

@@ -59,7 +59,9 @@ class Site:
     async def fill(self) -> None:
         """Write deliveries in every state, pause a destination, and begin a bulk action."""
         self.ids = await fill(self.queue.database, COUNT)
-        async with httpx.AsyncClient(base_url=self.root, headers={"sec-fetch-site": "same-origin"}) as client:
+        async with httpx.AsyncClient(
+            base_url=self.root, headers={"sec-fetch-site": "same-origin"}, timeout=300
+        ) as client:
             form = {"destination": DESTINATIONS[2], "reason": "their certificate is broken"}
             await client.post("/destinations/pause", data=form)
             shown = (await client.get("/actions/new?kind=retry")).text

@@ -34,7 +34,7 @@ async def open_flow(page: Page, demo: Demo) -> None:
 async def saved_url(page: Page, demo: Demo) -> str:
     """Give the URL of the webhook as the server has it."""
     headers = {"authorization": f"Bearer {demo.dashboard_token}"}
-    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers) as client:
+    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers, timeout=300) as client:
         flow = (await client.get("/api/flows/order-placed")).json()["data"]
     url: str = next(item for item in flow["items"] if item.get("type") == "webhook")["config"]["webhookUrl"]
     return url

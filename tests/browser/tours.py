@@ -103,7 +103,7 @@ async def _open_flow(page: Page, demo: Demo) -> None:
 async def _write(camera: Camera, demo: Demo) -> None:
     """Run a flow that is delivered and one that is retried; then preview, test, and make mistakes."""
     page = camera.page
-    async with httpx.AsyncClient(base_url=demo.host_url) as client:
+    async with httpx.AsyncClient(base_url=demo.host_url, timeout=300) as client:
         for path in ("orders", "fail-first/9/x"):
             await page.goto(f"{demo.host_url}/editor?flow=order-placed")
             await rewrite(page, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/{path}")

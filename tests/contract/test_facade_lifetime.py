@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -193,18 +194,12 @@ class TestThreads:
     async def test_a_timeout_cancels_the_coroutine(self, quiet: SmallHost) -> None:
         """TimeoutError in the thread, and the coroutine ends."""
         actions = FlowActions.load(quiet)
-        ended = asyncio.Event()
-
-        async def hangs() -> None:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
+        hangs = asyncio.Event().wait()
 
         async with actions.lifespan():
             with pytest.raises(TimeoutError):
-                await asyncio.to_thread(lambda: actions.call(hangs(), timeout=0.05))
-            await asyncio.wait_for(ended.wait(), 300)
+                await asyncio.to_thread(lambda: actions.call(hangs, timeout=0.05))
+            await until(lambda: inspect.getcoroutinestate(hangs) == inspect.CORO_CLOSED)
 
     async def test_closing_the_lifespan_ends_waiting_calls(self, quiet: SmallHost) -> None:
         """The thread is told NotStarted, and is not left waiting."""

@@ -172,7 +172,7 @@ async def record() -> dict[str, str]:
                     tables = dict(_tables(database))
                 finally:
                     database.close()
-                async with httpx.AsyncClient(base_url=demo.host_url, trust_env=False) as client:
+                async with httpx.AsyncClient(base_url=demo.host_url, trust_env=False, timeout=300) as client:
                     document = (await client.get("/schema/openapi.json")).json()
     finally:
         log.removeHandler(lines)
@@ -202,7 +202,9 @@ async def _walk(demo: Demo, database: sqlite3.Connection) -> tuple[list[str], li
     await call_in(demo.host_url, demo.dashboard_token, demo.api_token, demo.auth_secret, arrivals, said.append)
     results = []
     headers = {"authorization": f"Bearer {demo.dashboard_token}"}
-    async with httpx.AsyncClient(base_url=demo.host_url, headers=headers, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=demo.host_url, headers=headers, trust_env=False, timeout=300
+    ) as client:
         for config in WEBHOOKS:
             url = config["webhookUrl"]
             full = f"{demo.receiver_url}{url}" if url.startswith("/") else url

@@ -42,7 +42,7 @@ async def main():
     draft = NodeDraft(organization_id="acme", agent_id="acme-support", node=node)
     walk = Walk(organization_id="acme", agent_id="a", flow_id="f", run_id="r")
     async with serve(made.app) as url:
-        async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer t"}) as client:
+        async with httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer t"}, timeout=300) as client:
             types = {one["name"]: one for one in (await client.get("/api/node-types")).json()["data"]}
             pages = [(await client.get(types["crm_upsert"]["pickers"]["list"], params=given)).json()
                      for given in ({}, {"cursor": "2"}, {"search": "lead"})]

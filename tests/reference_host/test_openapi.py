@@ -37,7 +37,7 @@ async def demo(tmp_path: Path) -> AsyncIterator[Demo]:
 
 
 async def document(demo: Demo) -> dict[str, Any]:
-    async with httpx.AsyncClient(base_url=demo.host_url) as client:
+    async with httpx.AsyncClient(base_url=demo.host_url, timeout=300) as client:
         found: dict[str, Any] = (await client.get("/schema/openapi.json")).json()
     return found
 

@@ -88,7 +88,7 @@ async def running(directory: Path, probe: Probe | None = None) -> AsyncIterator[
     made = create_app({}, directory / "host.db", sample=SAMPLE, plugins=[probe])
     async with serve(made.app) as url:
         headers = {"authorization": "Bearer ada-token"}
-        async with httpx.AsyncClient(base_url=url, headers=headers) as client:
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=300) as client:
             yield Running(made, probe, client)
 
 
@@ -169,7 +169,7 @@ class TestDashboard:
 
     async def test_signing_in_and_out(self, run: Running) -> None:
         """A session cookie works for host and plugin routes, and signing out ends it in the browser."""
-        async with httpx.AsyncClient(base_url=run.client.base_url) as browser:
+        async with httpx.AsyncClient(base_url=run.client.base_url, timeout=300) as browser:
             assert (await browser.post("/login", json={"userId": "nobody"})).status_code == 404
             signed_in = await browser.post("/login", json={"userId": "ada"})
             assert "httponly" in signed_in.headers["set-cookie"].lower()
@@ -181,7 +181,7 @@ class TestDashboard:
     async def test_another_organizations_flow_is_not_there(self, run: Running) -> None:
         """Grace of Globex sees nothing of Acme."""
         flow_id = await run.make_flow("single_shot")
-        async with httpx.AsyncClient(base_url=run.client.base_url) as browser:
+        async with httpx.AsyncClient(base_url=run.client.base_url, timeout=300) as browser:
             await browser.post("/login", json={"userId": "grace"})
             assert (await browser.get("/api/flows")).json()["data"] == []
             for method, path in (
@@ -231,7 +231,7 @@ class TestDashboard:
     async def test_who_may_only_look_deletes_nothing(self, run: Running) -> None:
         """A reader's request is refused, and so is one without a session."""
         await run.host.store.put(tables.people, id="rea", name="Rea", organization_id="acme", may_change=False)
-        async with httpx.AsyncClient(base_url=run.client.base_url) as browser:
+        async with httpx.AsyncClient(base_url=run.client.base_url, timeout=300) as browser:
             assert (await browser.delete("/api/flows/order-placed")).status_code == 401
             await browser.post("/login", json={"userId": "rea"})
             assert (await browser.delete("/api/flows/order-placed")).status_code == 403

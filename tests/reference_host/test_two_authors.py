@@ -39,7 +39,7 @@ async def etag_of(run: Running, path: str = PATH) -> str:
 async def test_a_save_over_another_version_is_refused_and_shows_it(run: Running) -> None:
     """The answer holds the flow, its ETag and who has saved it; with that ETag, the next save is taken."""
     opened = await etag_of(run)
-    async with httpx.AsyncClient(base_url=run.client.base_url) as olive:
+    async with httpx.AsyncClient(base_url=run.client.base_url, timeout=300) as olive:
         await olive.post("/login", json={"userId": "olive"})
         theirs = await olive.put(PATH, json=a_flow("Olive's"), headers={"if-match": opened})
     refused = await save(run, opened)
@@ -77,7 +77,7 @@ async def test_a_new_flow_replaces_none(run: Running) -> None:
     """Of two that are made under one id, one is taken; an id of another organization is not there to be seen."""
     made = [await run.client.put("/api/flows/mine", json=a_flow(), headers=NEW) for _ in range(2)]
     assert [answer.status_code for answer in made] == [201, 412]
-    async with httpx.AsyncClient(base_url=run.client.base_url) as grace:
+    async with httpx.AsyncClient(base_url=run.client.base_url, timeout=300) as grace:
         await grace.post("/login", json={"userId": "grace"})
         flow = a_flow("Theirs", agentId="globex-support")
         assert (await grace.put("/api/flows/mine", json=flow, headers=NEW)).status_code == 404

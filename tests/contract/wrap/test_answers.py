@@ -156,7 +156,7 @@ async def test_a_host_answers_as_without_the_plugins(host: str, tmp_path: Path) 
         alone = await answers(url, ASKS)
     async with serving(HOSTS[host](loaded(tmp_path).wrap)) as url:
         wrapped = await answers(url, ASKS)
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=SAFETY_SECONDS) as client:
             ours = await client.get("/v1/webhooks/outbox", headers={"x-user": "ada"})
     assert wrapped == alone
     statuses = {status for _, _, status, _, _ in alone}
@@ -170,7 +170,9 @@ async def test_websockets_are_the_hosts(host: str, path: str, tmp_path: Path) ->
     """Also on a path that is a plugin's for HTTP."""
     async with serving(HOSTS[host](loaded(tmp_path).wrap)) as url:
         protocols: Any = None if host == "bare" else ["echo"]
-        async with connect(url.replace("http", "ws") + path, subprotocols=protocols, proxy=None) as socket:
+        async with connect(
+            url.replace("http", "ws") + path, subprotocols=protocols, proxy=None, open_timeout=SAFETY_SECONDS
+        ) as socket:
             for text in ("one", "two"):
                 await socket.send(text)
                 assert str(await socket.recv()).endswith(f": {text}")
@@ -184,7 +186,11 @@ async def test_a_websocket_that_the_host_refuses_is_refused(host: str, tmp_path:
     for wrap in (None, loaded(tmp_path).wrap):
         async with serving(HOSTS[host](wrap)) as url:
             with pytest.raises(InvalidStatus) as refused:
-                await connect(url.replace("http", "ws") + "/integrations/probe/echo", proxy=None)
+                await connect(
+                    url.replace("http", "ws") + "/integrations/probe/echo",
+                    proxy=None,
+                    open_timeout=SAFETY_SECONDS,
+                )
             refusals.append(refused.value.response.status_code)
     assert refusals[0] == refusals[1]
 
@@ -193,7 +199,7 @@ async def test_a_host_hears_that_its_client_is_gone(tmp_path: Path) -> None:
     """A disconnect reaches the host's own routes."""
     app = make(Starlette, loaded(tmp_path).wrap, stamped=False)
     async with serving(app) as url:
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=SAFETY_SECONDS) as client:
             with pytest.raises(httpx.ReadTimeout):
                 await client.get("/slow", timeout=httpx.Timeout(SAFETY_SECONDS, read=0.2))
         await until(lambda: app.state.gone == ["client"])

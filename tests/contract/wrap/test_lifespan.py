@@ -345,7 +345,7 @@ class TestByHand:
         actions = loaded(tmp_path)
         async with (
             without_lifespan(make(actions.wrap)) as url,
-            httpx.AsyncClient(base_url=url, trust_env=False) as client,
+            httpx.AsyncClient(base_url=url, trust_env=False, timeout=300) as client,
         ):
             for _ in range(2):
                 assert (await client.get("/items/7")).status_code == 200
@@ -361,17 +361,20 @@ class TestByHand:
         """By the server, by hand, or where the host has said that it enters it itself."""
         caplog.set_level(logging.ERROR, "flowactions")
         actions = loaded(tmp_path)
-        async with serve(django_host(actions.wrap)) as url, httpx.AsyncClient(trust_env=False) as client:
+        async with (
+            serve(django_host(actions.wrap)) as url,
+            httpx.AsyncClient(trust_env=False, timeout=300) as client,
+        ):
             assert (await client.get(f"{url}/items/7")).status_code == 200
         app = django_host(actions.wrap)
         async with (
             actions.lifespan(),
             without_lifespan(app) as url,
-            httpx.AsyncClient(trust_env=False) as client,
+            httpx.AsyncClient(trust_env=False, timeout=300) as client,
         ):
             assert (await client.get(f"{url}/items/7")).status_code == 200
         app = actions.wrap(django_host(None), lifespan=False)
-        async with without_lifespan(app) as url, httpx.AsyncClient(trust_env=False) as client:
+        async with without_lifespan(app) as url, httpx.AsyncClient(trust_env=False, timeout=300) as client:
             assert (await client.get(f"{url}/items/7")).status_code == 200
         assert told(caplog) == []
 

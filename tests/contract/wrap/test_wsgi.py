@@ -44,7 +44,7 @@ async def test_views_reach_nodes_and_write_webhooks(tmp_path: Path) -> None:
     actions = FlowActions.load(SmallHost(development(f"sqlite:///{database}", FLOWACTIONS_HOST_WORKER="off")))
     async with (
         serve(flask(actions, database)) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=300) as client,
     ):
         assert (await client.post("/runs/r1")).json() == {"status": "queued"}
         assert [(await client.post("/orders/o1")).json()["written"] for _ in range(2)] == [1, 0]

@@ -12,7 +12,7 @@ from flowactions_plugin.egress.attempt import FLAWED, Outcome
 from flowactions_plugin.egress.sender import Sender
 from tests.loopback import Serve
 from tests.plugin.egress.receivers import ENDLESS, answering, request, reset_at_once, serving
-from tests.sending import Message, own_transport, validate
+from tests.sending import Deadlines, Message, own_transport, validate
 
 
 def reset_after(head: bytes) -> Serve:
@@ -29,8 +29,8 @@ def reset_after(head: bytes) -> Serve:
 
 
 FLAWS: dict[str, Callable[[bytes], Serve]] = {
-    "drips headers": lambda head: answering(head, b"x: 1\r\n", pause=0.05, times=100),
-    "drips a body": lambda head: answering(head + b"content-length: 9\r\n\r\n", b"x", pause=0.4, times=2),
+    "drips headers": lambda head: answering(head, b"x: 1\r\n", pause=0.01, times=9),
+    "drips a body": lambda head: answering(head + b"content-length: 9\r\n\r\n", b"x", pause=0.01, times=2),
     "breaks off": lambda head: answering(head + b"content-length: 9\r\n\r\nhalf"),
     "both lengths": lambda head: answering(head + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\nok"),
     "headers without end": lambda head: answering(head, b"x-more: 1\r\n" * 50, times=ENDLESS),
@@ -44,8 +44,15 @@ async def test_an_answer_with_a_flaw_counts_by_its_status_line(flaw: str) -> Non
 
     async def attempt(status: int) -> Outcome:
         head = b"HTTP/1.1 %d Odd\r\nRetry-After: 7\r\n" % status
-        async with serving(FLAWS[flaw](head)) as url, own_transport() as transport:
-            sender = Sender(transport, validate, time.time, time.monotonic, deadline_seconds=0.5)
+        deadlines = Deadlines()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await FLAWS[flaw](head)(reader, writer)
+            if flaw.startswith("drips"):
+                await deadlines.pass_now()
+
+        async with serving(serve) as url, own_transport() as transport:
+            sender = Sender(transport, validate, time.time, time.monotonic, deadlines)
             outcome = await sender.send(Message(url=url), None)
         assert isinstance(outcome, Outcome)
         return outcome

@@ -14,17 +14,18 @@ import pytest
 
 from flowactions_plugin.egress.attempt import FLAWED, RESPONSE_KEPT_BYTES, Aborted, Outcome
 from flowactions_plugin.egress.host_transport import HostTransport
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.sender import Sender
 from tests.loopback import black_hole, listening
 from tests.recorder import recorder, status
-from tests.sending import Message, validate
+from tests.sending import Deadlines, Message, validate
 
 pytestmark = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
 
 
-def a_sender(transport: Any, seconds: float = 300) -> Sender:
+def a_sender(transport: Any, seconds: float = 300, lag: LagMeter | None = None) -> Sender:
     """Make a sender through a host's transport."""
-    return Sender(HostTransport(transport), validate, time.time, time.monotonic, deadline_seconds=seconds)
+    return Sender(HostTransport(transport), validate, time.time, time.monotonic, lag, seconds)
 
 
 def answering(library: ModuleType, answer: Callable[[Any], Any]) -> Any:
@@ -44,9 +45,9 @@ def raising(error: BaseException) -> Callable[[Any], Any]:
     return answer
 
 
-async def attempt(transport: Any, url: str, body: bytes | None = b"{}", seconds: float = 300) -> Outcome:
+async def attempt(transport: Any, url: str, body: bytes | None = b"{}", **options: Any) -> Outcome:
     """Make one attempt."""
-    outcome = await a_sender(transport, seconds).send(Message(url=url, body=body), "s3cret")
+    outcome = await a_sender(transport, **options).send(Message(url=url, body=body), "s3cret")
     assert isinstance(outcome, Outcome)
     return outcome
 
@@ -112,7 +113,7 @@ async def test_an_answer_whose_body_breaks_off_counts_by_its_status(
 ) -> None:
     """At the end of the connection, and at the deadline; the attempt says so."""
     head = b"HTTP/1.1 %d Odd\r\ncontent-length: 9\r\nretry-after: 7\r\n\r\nhalf" % status
-    silent = asyncio.Event()
+    silent, deadlines = asyncio.Event(), Deadlines()
 
     async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -120,11 +121,12 @@ async def test_an_answer_whose_body_breaks_off_counts_by_its_status(
 
     async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await ends(reader, writer)
+        await deadlines.pass_now()
         await silent.wait()
 
     for serve in (ends, drips):
         async with library.AsyncHTTPTransport() as transport, listening(serve) as port:
-            outcome = await attempt(transport, f"http://127.0.0.1:{port}/", seconds=0.3)
+            outcome = await attempt(transport, f"http://127.0.0.1:{port}/", lag=deadlines)
         assert (outcome.status_code, outcome.error, outcome.notes) == (status, None, (FLAWED,))
         assert outcome.retry_after == asked
 

@@ -26,7 +26,7 @@ from tests.loops import LOOPS, Loop
 from tests.plugin.egress.test_connections import Counting
 from tests.proxying import pumped
 from tests.recorder import OK
-from tests.sending import Message, validate
+from tests.sending import Deadlines, Message, validate
 from tests.waiting import until
 
 AGAIN = (CLOSED_KEPT, SENT_AGAIN)
@@ -37,13 +37,14 @@ class Sending:
 
     Attributes:
         now: what the clock says.
+        deadlines: of its attempts.
     """
 
-    def __init__(self, proxy: str | None, authority: str | None, seconds: float) -> None:
-        self.now = 1000.0
+    def __init__(self, proxy: str | None, authority: str | None) -> None:
+        self.now, self.deadlines = 1000.0, Deadlines()
         guard = EgressGuard(development=True, resolve=Resolver(1))
         transport = OutboundTransport(guard, 100, proxy, authority, lambda: self.now)
-        self._sender = Sender(transport, validate, time.time, time.monotonic, deadline_seconds=seconds)
+        self._sender = Sender(transport, validate, time.time, time.monotonic, self.deadlines)
         self.aclose = self._sender.aclose
 
     async def send(self, url: str, body: bytes = b"1.") -> Outcome:
@@ -60,10 +61,8 @@ class Sending:
 
 
 @asynccontextmanager
-async def sending(
-    proxy: str | None = None, authority: str | None = None, seconds: float = 30
-) -> AsyncIterator[Sending]:
-    made = Sending(proxy, authority, seconds)
+async def sending(proxy: str | None = None, authority: str | None = None) -> AsyncIterator[Sending]:
+    made = Sending(proxy, authority)
     try:
         yield made
     finally:
@@ -213,12 +212,14 @@ class TestNotSentAgain:
                 bodies.append(await reader.readexactly(2))
                 if len(bodies) == 1:
                     writer.write(OK)
+                else:
+                    await sender.deadlines.pass_now()
 
-        async with listening(serve) as port, sending(seconds=0.2) as sender:
+        async with listening(serve) as port, sending() as sender:
             url = f"http://127.0.0.1:{port}/"
             assert (await sender.send(url)).status_code == 200
             outcome = await sender.send(url, b"2.")
-            assert outcome.error == "timed out after 0.2 s while waiting for the answer"
+            assert outcome.error == "timed out after 10 s while waiting for the answer"
             assert (outcome.notes, bodies) == ((), [b"1.", b"2."])
 
     async def test_one_that_was_interrupted_by_closing_the_connections(self) -> None:

@@ -101,7 +101,7 @@ async def test_what_a_proxy_refuses_is_no_attempt_at_first(
 @pytest.mark.parametrize("url", [HTTP, HTTPS])
 async def test_a_proxy_that_does_not_answer_is_no_attempt(queue: Queue, url: str) -> None:
     """Where no connection to it comes about in the time of an attempt, and where it says nothing to CONNECT."""
-    timing = Timing(lease_seconds=3, deadline_seconds=0.2)
+    timing = Timing(deadline_seconds=0.2)
     silent = asyncio.Event()
 
     async def says_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

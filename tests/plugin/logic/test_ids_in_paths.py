@@ -73,7 +73,7 @@ async def hypercorned(app: Any) -> AsyncIterator[str]:
     stopping = asyncio.Event()
     server = asyncio.create_task(hypercorn.asyncio.serve(app, config, shutdown_trigger=stopping.wait))
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=300) as client:
 
             async def answers() -> bool:
                 try:
@@ -106,7 +106,7 @@ async def test_every_id_without_a_slash_arrives_as_it_is(
     async with (
         actions.lifespan(),
         served(make(actions)) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=300) as client,
     ):
         for id_ in ODD:
             path = f"/v1/agents/{quote(id_, safe='')}/experiences/{quote(id_, safe='')}/logic-webhook"

@@ -19,15 +19,13 @@ from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.loopback import listening
-from tests.queueing import SOMEBODY, Queue, an_executor, continuously, delivering, ok
+from tests.queueing import PATIENT, SOMEBODY, Queue, an_executor, continuously, delivering, ok
 from tests.recorder import OK, recorder
 from tests.sending import own_transport
 from tests.waiting import until
 
 HANGING = 24
 SLOTS = 20
-PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
-"""No attempt times out while a test runs."""
 
 
 class Hanging:

@@ -14,14 +14,12 @@ import pytest
 
 from flowactions_hookspecs import FlowNodeOrigin, OriginGone
 from flowactions_plugin.queue.host_calls import Secret, SecretSource
-from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
-from tests.queueing import ORIGIN, Queue, a_schedule, continuously, delivering, ok
+from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
+from tests.queueing import ORIGIN, PATIENT, Queue, a_schedule, continuously, delivering, ok
 from tests.support import SmallHost
 from tests.waiting import until
 
 SECRET = "whsec_never_seen"
-PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
-"""No attempt times out while a test runs."""
 
 
 class ShopHost(SmallHost):

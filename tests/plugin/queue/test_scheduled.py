@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 
-from tests.queueing import Queue, a_schedule
+from tests.queueing import PATIENT, Queue, a_schedule
 
 
 class TestWorker:
@@ -17,6 +17,7 @@ class TestWorker:
 
     async def test_large_bodies_delay_no_small_ones_of_their_tick(self, queue: Queue) -> None:
         """Whatever a claim leaves for the next because it is large: small rows behind it come with the first (§8)."""
+        queue = Queue(queue.database, PATIENT)
         large = [await queue.put(body=b"x" * (1 << 20), max_attempts=1) for _ in range(17)]
         small = [await queue.put(body=b"{}", max_attempts=1) for _ in range(3)]
         seen: list[int] = []

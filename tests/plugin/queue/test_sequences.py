@@ -24,7 +24,7 @@ from flowactions_plugin.queue.sequences import Sequences, release, sequence_of
 from flowactions_plugin.storage.dialect import PARAMSTYLES
 from flowactions_plugin.storage.schema import BEHIND_MS
 from tests.outages import a_database
-from tests.queueing import Queue, a_delivery, a_schedule, continuously, delivering, ok
+from tests.queueing import PATIENT, Queue, a_delivery, a_schedule, continuously, delivering, ok
 from tests.waiting import until
 
 SEQUENCE: Final = 7
@@ -412,6 +412,7 @@ async def test_a_worker_sends_each_sequence_in_its_order(queue: Queue, mode: str
 
 async def test_a_tick_goes_on_with_what_its_outcomes_release(queue: Queue) -> None:
     """Until its rows are used up (§8)."""
+    queue = Queue(queue.database, PATIENT)
     await put(queue, *(f"a-{number}" for number in range(60)))
     await release(queue.database, [SEQUENCE])
     assert await a_schedule(queue, ok, limit=50).tick() == 50
@@ -419,6 +420,7 @@ async def test_a_tick_goes_on_with_what_its_outcomes_release(queue: Queue) -> No
 
 async def test_the_limit_of_a_destination_is_one_of_the_whole_tick(queue: Queue) -> None:
     """However often the tick claims."""
+    queue = Queue(queue.database, PATIENT)
     await put(queue, *(f"a-{number}" for number in range(30)))
     await release(queue.database, [SEQUENCE])
     assert await a_schedule(queue, ok, per_destination=20).tick() == 20

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 
+import asyncpg
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.engine import Connection
@@ -15,7 +17,7 @@ from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.connections import MOST_KEPT
 from flowactions_plugin.storage.database import Database
 from tests.outages import a_database
-from tests.waiting import SAFETY_SECONDS
+from tests.waiting import SAFETY_SECONDS, until
 
 
 @pytest.fixture
@@ -29,10 +31,38 @@ def backend(connection: Connection) -> int:
     return int(connection.execute(select(func.pg_backend_pid())).scalar_one())
 
 
-def slowly(connection: Connection) -> int:
-    """Give it after a while."""
-    found: int = connection.execute(text("SELECT pg_backend_pid() FROM pg_sleep(0.2)")).scalar_one()
+def held(connection: Connection) -> int:
+    """Give it once the lock is free."""
+    found: int = connection.execute(
+        text("SELECT pg_backend_pid() FROM pg_advisory_xact_lock_shared(7)")
+    ).scalar_one()
     return found
+
+
+@asynccontextmanager
+async def holding(database: Database, postgres_url: str, count: int) -> AsyncIterator[list[asyncio.Task[int]]]:
+    """Have so many statements wait for the lock until the block ends."""
+    holder = await asyncpg.connect(postgres_url)
+    try:
+        await holder.execute("SELECT pg_advisory_lock(7)")
+        tasks = [asyncio.create_task(database.in_transaction(held)) for _ in range(count)]
+        waiting = f"SELECT count(*) = {count} FROM pg_stat_activity WHERE wait_event = 'advisory'"  # noqa: S608
+        waiting += " AND datname = current_database()"
+        await until(lambda: holder.fetchval(waiting))
+        yield tasks
+    finally:
+        await holder.close()
+
+
+async def until_gone(database: Database, backends: Sequence[int]) -> None:
+    """Wait until the server has ended these processes."""
+    alive = text("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY(:pids)").bindparams(pids=backends)
+
+    async def are_gone() -> bool:
+        async with database.read() as connection:
+            return bool(await connection.scalar(alive) == 0)
+
+    await until(are_gone)
 
 
 async def test_one_statement_after_the_other_uses_one_connection(database: Database) -> None:
@@ -48,9 +78,13 @@ async def test_one_statement_after_the_other_uses_one_connection(database: Datab
     assert moments[0] != moments[1]
 
 
-async def test_statements_side_by_side_leave_the_pool_what_it_needs(database: Database) -> None:
+async def test_statements_side_by_side_leave_the_pool_what_it_needs(
+    database: Database, postgres_url: str
+) -> None:
     """Few connections are kept of however many were used at once; all others can be had by transactions."""
-    backends = await asyncio.gather(*(database.in_transaction(slowly) for _ in range(MOST_KEPT + 6)))
+    async with holding(database, postgres_url, MOST_KEPT + 6) as tasks:
+        pass
+    backends = await asyncio.gather(*tasks)
     assert len(set(backends)) == MOST_KEPT + 6
     assert len(database._engines._kept) == MOST_KEPT
 
@@ -65,34 +99,34 @@ async def test_a_connection_that_was_lost_is_replaced(
         monkeypatch.setattr(postgresql, "IDLE_SECONDS", -1.0)
     async with database.read() as connection:
         await connection.execute(select(func.pg_terminate_backend(lost)))
-    await asyncio.sleep(0.1)
+    await until_gone(database, [lost])
     assert await database.in_transaction(backend) != lost
 
 
-async def test_an_error_of_a_statement_leaves_the_next_one_alone(database: Database) -> None:
+async def test_an_error_of_a_statement_leaves_the_next_one_alone(database: Database, postgres_url: str) -> None:
     """A statement that fails, and one whose caller is cancelled."""
     await database.in_transaction(backend)
     with pytest.raises((DBAPIError, StorageUnavailable)):
         await database.in_transaction(lambda connection: connection.execute(text("SELECT 1 / 0")))
-    task = asyncio.create_task(database.in_transaction(slowly))
-    await asyncio.sleep(0.05)
-    task.cancel()
-    await asyncio.wait({task})
+    async with holding(database, postgres_url, 1) as (task,):
+        task.cancel()
+        await asyncio.wait({task})
     assert task.cancelled()
     assert await database.in_transaction(backend) > 0
 
 
 async def test_no_connection_outlives_the_database(postgres_url: str) -> None:
     """Neither one that was kept nor one that was in use when it was closed."""
+    of_this = text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+    async with AsyncExitStack() as stack, a_database(postgres_url) as database:
+        (late,) = await stack.enter_async_context(holding(database, postgres_url, 1))
+        await database.in_transaction(backend)
+        async with database.read() as connection:
+            backends = (await connection.scalars(of_this)).all()
+    assert len(backends) == 4  # with those that hold the lock and that look
+    assert await late in backends
     async with a_database(postgres_url) as database:
-        backends = [await database.in_transaction(backend)]
-        late = asyncio.create_task(database.in_transaction(slowly))
-        await asyncio.sleep(0.05)
-    backends += [each for each in await asyncio.gather(late, return_exceptions=True) if isinstance(each, int)]
-    await asyncio.sleep(0.1)
-    async with a_database(postgres_url) as database, database.read() as connection:
-        alive = select(func.count()).select_from(text("pg_stat_activity"))
-        assert await connection.scalar(alive.where(text("pid = ANY(:pids)").bindparams(pids=backends))) == 0
+        await until_gone(database, backends)
 
 
 @pytest.mark.parametrize("way", ["statement", "statements", "transaction"])

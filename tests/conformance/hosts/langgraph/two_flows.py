@@ -35,7 +35,7 @@ async def main() -> dict[str, Any]:
     async with (
         AsyncSqliteSaver.from_conn_string("flowactions.db") as checkpoints,
         serve(app) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False) as client,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=300) as client,
     ):
         async with actions.lifespan(tasks=False):
             await graph.compile(checkpointer=checkpoints).ainvoke({"said": "Hello"}, config)
