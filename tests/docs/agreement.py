@@ -219,8 +219,8 @@ def of_operation() -> Iterator[str]:
         yield f"flow-authors.md does not explain {title}"
 
 
-def of_observability() -> Iterator[str]:
-    """Log events, metrics, the dashboard and alert rules."""
+def of_log_events() -> Iterator[str]:
+    """Each call that logs names its event, at one level."""
     calls = list(log_events.calls())
     if len(calls) < 80:
         yield "calls that log are not found"
@@ -229,6 +229,10 @@ def of_observability() -> Iterator[str]:
             yield f"{call.place}: {call.event} is no event's name"
         if {each.level for each in calls if each.event == call.event} != {call.level}:
             yield f"{call.place}: {call.event} is logged at several levels"
+
+
+def of_observability() -> Iterator[str]:
+    """Metrics, the dashboard and alert rules."""
     panels = json.loads(page("observability/dashboard.json"))["panels"]
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
     if not len({panel["id"] for panel in panels}) == len(places) == len(panels):
@@ -480,6 +484,7 @@ EACH: Final = (
     of_errors,
     of_contract_pages,
     of_operation,
+    of_log_events,
     of_observability,
     of_manifest,
     of_help,
