@@ -67,7 +67,7 @@ ADDED = {
     "docs/reference/conformance": ("All checks", "checks", "render"),
     "docs/reference/errors": ("Codes of the chat provider", "chat_codes", "render"),
     "docs/reference/log-events": ("All events", "log_events", "render"),
-    "docs/reference/metrics": ("All metrics", "observability", "metrics"),
+    "docs/reference/metrics": ("All metrics", "metrics", "render"),
 }
 """Pages below which the site has what is made of the code, so that git has no copy: heading, module of `tests.docs`, function."""
 

@@ -1,4 +1,4 @@
-"""The metrics: their names, units and labels. The reference page, the dashboard and the alert rules are made from them.
+"""The metrics: their names, units and labels. The reference page is made from them; the dashboard and the alert rules use them.
 
 This module lists every value of every label. So the number of time series is bounded, with any input of
 customers, receivers and strangers.

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from litestar import get
 
 from flowactions_hookspecs import (
     Advanced,
@@ -83,31 +82,6 @@ class TestWhatIsCollected:
         async with actions.lifespan():
             receipt = await actions.dispatch(REF, **FIRING, action_type="email")
         assert receipt == Receipt(status="queued", delivery_id="f1", event_id="e")
-
-    def test_routes_of_all_plugins_are_given(self) -> None:
-        """A plugin's route handlers are among those that the host mounts."""
-
-        @get("/integrations/extra/thing", sync_to_thread=False)
-        def extra() -> str:
-            return "extra"
-
-        handlers = load(plugin("p", route_handlers=[extra])).route_handlers
-        assert extra.fn in [getattr(each, "fn", None) for each in handlers]
-
-    def test_hooks_are_called_once_and_in_the_order_of_the_plugins(self) -> None:
-        """Each hook of each plugin is called exactly once at load, installed plugins first."""
-        calls: list[str] = []
-
-        def counting(name: str) -> SimpleNamespace:
-            def node_types() -> list[NodeType]:
-                calls.append(name)
-                return []
-
-            return hooking(name, node_types=node_types)
-
-        actions = load(counting("a"), counting("b"))
-        assert calls == ["a", "b"]
-        assert list(actions.plugin_names) == ["flowactions-plugin", "a", "b"]
 
     async def test_two_hosts_in_one_process_are_independent(self, tmp_path: Any) -> None:
         """Two hosts that run side by side have settings, outbox and deliveries of their own."""

@@ -1,25 +1,29 @@
-"""Python programs in processes of their own, forked from `tests.crash.zygote`; used as `asyncio.subprocess.Process` is."""
+"""Python programs in processes of their own; used as `asyncio.subprocess.Process` is.
+
+A process that has imported everything forks them: starting an interpreter anew takes seconds of processor time, and tests start
+hundreds.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import json
+import multiprocessing
 import os
+import runpy
 import signal
-import socket
-import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import chdir, suppress
 from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO
 
 ROOT = Path(__file__).parents[2]
-STARTING_SECONDS = 120
+_FORKING = multiprocessing.get_context("forkserver")
 _STARTING = threading.Lock()
 
 
@@ -28,29 +32,33 @@ class Forked:
 
     Attributes:
         pid: its process id.
-        returncode: how it has ended, as `subprocess.Popen` tells it; ``None`` while it runs.
         stdin: writes to its standard input; only when it was started with pipes.
         stdout: reads its standard output; likewise.
     """
 
     def __init__(
-        self,
-        pid: int,
-        status: asyncio.StreamReader,
-        end: asyncio.StreamWriter,
-        stdin: asyncio.StreamWriter | None,
-        stdout: asyncio.StreamReader | None,
+        self, process: BaseProcess, stdin: asyncio.StreamWriter | None, stdout: asyncio.StreamReader | None
     ) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
+        assert process.pid is not None
+        self.pid = process.pid
         self.stdin = stdin
         self.stdout = stdout
-        self._ended = asyncio.create_task(self._wait(status, end))
+        self._process = process
+        self._ended = asyncio.create_task(self._wait())
 
-    async def _wait(self, status: asyncio.StreamReader, end: asyncio.StreamWriter) -> int:
-        line = await status.readline()
-        self.returncode = int(line)
-        end.close()
+    @property
+    def returncode(self) -> int | None:
+        """How it has ended, as `subprocess.Popen` tells it; ``None`` while it runs."""
+        return self._process.exitcode
+
+    async def _wait(self) -> int:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._process.sentinel, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(self._process.sentinel)
+        assert self.returncode is not None
         return self.returncode
 
     async def wait(self) -> int:
@@ -60,10 +68,8 @@ class Forked:
     def send_signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         if self.returncode is None:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
-            except ProcessLookupError:
-                return
 
     def terminate(self) -> None:
         """Ask it to end."""
@@ -95,29 +101,24 @@ async def fork(
         limit: of a line that is read of its output.
         cwd: its working directory, where modules are found first.
     """
-    request = {"module": module, "arguments": arguments, "env": dict(environment), "cwd": str(cwd)}
-    stdin: asyncio.StreamWriter | None = None
-    stdout: asyncio.StreamReader | None = None
+    await asyncio.to_thread(_started)
     ours: list[int] = []
     if output is not None:
-        theirs = [os.open(os.devnull, os.O_RDONLY), output.fileno(), (errors or output).fileno()]
-        opened = theirs[:1]
+        theirs = [os.open(os.devnull, os.O_RDONLY), *(os.dup(e.fileno()) for e in (output, errors or output))]
     else:
         their_input, our_input = os.pipe()
         our_output, their_output = os.pipe()
-        theirs, opened = [their_input, their_output, 2], [their_input, their_output]
-        ours = [our_output, our_input]
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        theirs, ours = [their_input, their_output, os.dup(2)], [our_output, our_input]
+    descriptors = [Connection(each) for each in theirs]
     try:
-        await asyncio.to_thread(_ask, connection, json.dumps(request).encode() + b"\n", theirs)
+        program = (module, arguments, dict(environment), str(cwd), descriptors)
+        process = _FORKING.Process(target=_run, args=program, daemon=True)
+        process.start()
     finally:
-        for descriptor in opened:
-            os.close(descriptor)
-    status, end = await asyncio.open_unix_connection(sock=connection)
-    pid = int(await status.readline())
-    if ours:
-        stdout, stdin = await _pipes(ours[0], ours[1], limit)
-    return Forked(pid, status, end, stdin, stdout)
+        for each in descriptors:
+            each.close()
+    stdout, stdin = await _pipes(ours[0], ours[1], limit) if ours else (None, None)
+    return Forked(process, stdin, stdout)
 
 
 async def _pipes(output: int, stdin: int, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -130,38 +131,37 @@ async def _pipes(output: int, stdin: int, limit: int) -> tuple[asyncio.StreamRea
     return reader, asyncio.StreamWriter(transport, protocol, None, loop)
 
 
-def _ask(connection: socket.socket, request: bytes, descriptors: list[int]) -> None:
-    connection.connect(_zygote())
-    sent = socket.send_fds(connection, [request], descriptors)
-    connection.sendall(request[sent:])
+def _run(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: str,
+    descriptors: Sequence[Connection],
+) -> None:
+    """Be the program that was asked for, with descriptors as standard input, output and error."""
+    for number, descriptor in enumerate(descriptors):
+        os.dup2(descriptor.fileno(), number)
+        descriptor.close()
+    sys.stdin = open(0)  # noqa: SIM115  which `multiprocessing` has closed
+    os.chdir(cwd)
+    sys.path.insert(0, cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv = [module, *arguments]
+    warnings.filterwarnings("ignore", "'.*' found in sys.modules", RuntimeWarning)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _zygote() -> str:
+def _started() -> None:
     with _STARTING:
-        return _started()
+        _start()
 
 
 @cache
-def _started() -> str:
-    """Start the process that forks, once for this process; give its socket."""
-    directory = tempfile.TemporaryDirectory(prefix="flowactions-zygote-", ignore_cleanup_errors=True)
-    path = str(Path(directory.name) / "socket")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.zygote", path], cwd=ROOT, stdin=subprocess.PIPE
-    )
-
-    def stop() -> None:
-        assert process.stdin is not None
-        process.stdin.close()
-        process.wait()
-        directory.cleanup()
-
-    atexit.register(stop)
-    deadline = time.monotonic() + STARTING_SECONDS
-    while True:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            if probe.connect_ex(path) == 0:
-                return path
-        assert process.poll() is None, "the process that forks did not start"
-        assert time.monotonic() < deadline, "the process that forks did not start in time"
-        time.sleep(0.05)
+def _start() -> None:
+    """Start the process that forks, once for this process, and wait until it has imported everything."""
+    _FORKING.set_forkserver_preload(["tests.crash.preloaded"])
+    with chdir(ROOT):
+        first = _FORKING.Process(target=int, daemon=True)
+        first.start()
+    first.join()

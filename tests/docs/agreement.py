@@ -36,7 +36,7 @@ from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.settings.model import READERS
 from flowactions_plugin.storage import schema
 from flowactions_plugin.telemetry.names import METRICS
-from tests.docs import alerts, checks, dashboard, log_events, observability
+from tests.docs import checks, log_events
 from tests.docs import commands as of_commands
 from tests.docs.environments import INSTALL, SENTENCE
 from tests.docs.fences import FENCE, ROOT, blocks_of
@@ -203,11 +203,8 @@ def of_operation() -> Iterator[str]:
     for said in (f"{Timing().lease_seconds:.0f} seconds", f"reclaimed {schema.QUARANTINE_AFTER} times"):
         if said not in page("explanation/claiming.md"):
             yield f"claiming.md does not say: {said}"
-    written = {of_commands.PAGE: (of_commands.render, of_commands.COMMAND)}
-    written |= {path: (render, observability.COMMAND) for path, render in observability.FILES.items()}
-    for path, (render, command) in written.items():
-        if path.read_text() != render():
-            yield f"{path.name} is not what the code gives: {command}"
+    if of_commands.PAGE.read_text() != of_commands.render():
+        yield f"{of_commands.PAGE.name} is not what the code gives: {of_commands.COMMAND}"
     yield from differ("the table of checks, profiles", checks.ABOUT, PROFILES)
     for check in all_checks():
         if f"></a>{check.id} " not in checks.render() or not check.clause or not check.causes:
@@ -222,8 +219,8 @@ def of_operation() -> Iterator[str]:
         yield f"flow-authors.md does not explain {title}"
 
 
-def of_observability() -> Iterator[str]:
-    """Log events, metrics, the dashboard and alert rules."""
+def of_log_events() -> Iterator[str]:
+    """Each call that logs names its event, at one level."""
     calls = list(log_events.calls())
     if len(calls) < 80:
         yield "calls that log are not found"
@@ -232,22 +229,44 @@ def of_observability() -> Iterator[str]:
             yield f"{call.place}: {call.event} is no event's name"
         if {each.level for each in calls if each.event == call.event} != {call.level}:
             yield f"{call.place}: {call.event} is logged at several levels"
-    known = {metric.prometheus for metric in METRICS}
-    histograms = {f"{metric.prometheus}_bucket" for metric in METRICS if metric.kind == "histogram"}
-    shown = set(re.findall(r"flowactions_[a-z_]+", " ".join(dashboard.queries())))
-    alerted = set(re.findall(r"flowactions_[a-z_]+", " ".join(rule.expression for rule in alerts.RULES)))
-    yield from (f"nobody reports {name}" for name in (shown | alerted) - known - histograms)
-    yield from (f"the dashboard lacks {name}" for name in known - {n.removesuffix("_bucket") for n in shown})
+
+
+def of_observability() -> Iterator[str]:
+    """Metrics, the dashboard and alert rules."""
     panels = json.loads(page("observability/dashboard.json"))["panels"]
     places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
     if not len({panel["id"] for panel in panels}) == len(places) == len(panels):
         yield "panels of the dashboard share an id or a place"
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    groups = yaml.safe_load(page("observability/alerts.yaml"))["groups"]
+    for query in [*queries, *(rule["expr"] for group in groups for rule in group["rules"])]:
+        yield from _wrong_query(query)
+    shown = " ".join(queries)
+    for metric in METRICS:
+        if not re.search(rf"\b{metric.prometheus}(?:_bucket)?\b", shown):
+            yield f"the dashboard lacks {metric.name}"
     for metric in METRICS:
         right = re.fullmatch(r"flowactions(\.[a-z_]+)+", metric.name) and metric.meaning.endswith(".")
         bounded = all(len(values) > 1 for values in metric.labels.values())
         buckets = list(metric.buckets) == sorted(metric.buckets)
         if not (right and bounded and buckets and bool(metric.buckets) == (metric.kind == "histogram")):
             yield f"{metric.name}: its name, meaning, labels or buckets are not as they should be"
+
+
+def _wrong_query(query: str) -> Iterator[str]:
+    """Say which metric, label or value of a query nobody reports."""
+    known = {metric.prometheus: metric for metric in METRICS}
+    known |= {f"{metric.prometheus}_bucket": metric for metric in METRICS if metric.kind == "histogram"}
+    for name, selector in re.findall(r"(flowactions_[a-z_]+)(?:\{([^}]*)\})?", query):
+        if name not in known:
+            yield f"nobody reports {name}"
+            continue
+        labels = known[name].labels
+        for label, value in re.findall(r'(\w+)!?="(\w+)"', selector):
+            if value not in labels.get(label, ()):
+                yield f"{name} is never reported with {label}={value}"
+        for by in re.findall(r"by \(([^)]+)\)", query):
+            yield from (f"{name} has no label {e}" for e in by.split(", ") if e not in {"le", *labels})
 
 
 def of_manifest() -> Iterator[str]:
@@ -465,6 +484,7 @@ EACH: Final = (
     of_errors,
     of_contract_pages,
     of_operation,
+    of_log_events,
     of_observability,
     of_manifest,
     of_help,
