@@ -96,17 +96,6 @@ def test_a_new_path_for_each_row_makes_no_new_receiver(takes: float) -> None:
     assert sim.most["ids"] <= 75
 
 
-def test_a_new_path_for_each_row_of_a_quick_host_is_delivered_at_its_limit() -> None:
-    """Ten at once, although nothing is known of any of these lanes; beside all that hangs."""
-    sim = Simulation()
-    for number in range(150):
-        sim.enqueue(f"hung {number}", NEVER, rows=20)
-    sim.run(20)
-    sim.enqueue("ids", QUICK, path=lambda row: f"id/{row}", rows=5000)
-    sim.run(5000 * QUICK / 10 * 1.5)
-    assert sim.ended["ids"] == 5000
-
-
 @sampled("hosts", [1, 10, 5_000], size=1)
 def test_5_000_lanes_of_one_row(hosts: int) -> None:
     """They are delivered as fast as their limits allow, and delay nobody."""
