@@ -30,10 +30,6 @@ def _unwrap(connection: socket.socket) -> None:
     connection.unwrap()
 
 
-def _answers(data: bytes) -> End:
-    return lambda connection: connection.sendall(data)
-
-
 UNREAD: Final = "close unread"
 """Close without reading what has arrived, which the other side sees as a reset."""
 
@@ -43,8 +39,6 @@ ENDS: Final[Mapping[str, End]] = {
     "shut down": lambda connection: connection.shutdown(socket.SHUT_WR),
     "reset": _reset,
     "close_notify": _unwrap,
-    "close after 100": _answers(b"HTTP/1.1 100 Continue\r\n\r\n"),
-    "close after a byte": _answers(b"H"),
 }
 """How a connection ends, after its second request was read unless the name says otherwise."""
 

@@ -193,35 +193,6 @@ class TestClosedByTheOtherSide:
 class TestNotSentAgain:
     """Requests that fail, and are an attempt's only one."""
 
-    @pytest.mark.parametrize("end", ["close after 100", "close after a byte"])
-    async def test_one_that_has_got_a_byte(self, end: str) -> None:
-        """Of whatever: the receiver was at work."""
-        with closing(end) as receiver:
-            async with sending() as sender:
-                await sender.send(receiver.url)
-                outcome = await sender.send(receiver.url, b"2.")
-        assert (outcome.status_code, outcome.notes, receiver.bodies[b"2."]) == (None, (), 1)
-
-    async def test_one_whose_time_was_up(self) -> None:
-        """It was this side that closed the connection."""
-        bodies: list[bytes] = []
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            while True:
-                await reader.readuntil(b"\r\n\r\n")
-                bodies.append(await reader.readexactly(2))
-                if len(bodies) == 1:
-                    writer.write(OK)
-                else:
-                    await sender.deadlines.pass_now()
-
-        async with listening(serve) as port, sending() as sender:
-            url = f"http://127.0.0.1:{port}/"
-            assert (await sender.send(url)).status_code == 200
-            outcome = await sender.send(url, b"2.")
-            assert outcome.error == "timed out after 10 s while waiting for the answer"
-            assert (outcome.notes, bodies) == ((), [b"1.", b"2."])
-
     async def test_one_that_was_interrupted_by_closing_the_connections(self) -> None:
         """A worker that stops sends nothing more; this is no attempt."""
         arrived = asyncio.Event()
@@ -289,40 +260,15 @@ class TestNotSentAgain:
 class TestAge:
     """How long a connection is used, which is checked when a request wants one."""
 
-    @pytest.mark.parametrize(
-        ("headers", "seconds"),
-        [
-            ((), 30),
-            (("keep-alive: max=100, timeout=4",), 3),
-            (("Keep-Alive: timeout=1",), 0),
-        ],
-    )
-    async def test_an_idle_one_is_used_as_long_as_the_last_answer_says(
-        self, headers: tuple[str, ...], seconds: float
-    ) -> None:
-        """A second less than the receiver announces, at most a minute; without an announcement half a minute."""
-        counting = Counting(*headers)
+    async def test_an_idle_one_is_used_as_long_as_the_last_answer_says(self) -> None:
+        """A second less than the receiver announces, and half a minute after an answer that announces nothing."""
+        counting, said = Counting(), b"keep-alive: timeout=6\r\n"
+        uses = ((0, 1, said), (4.99, 1, said), (5, 2, said), (4.99, 2, b""), (29.99, 2, b""), (30, 3, b""))
         async with listening(counting.serve) as port, sending() as sender:
-            url = f"http://127.0.0.1:{port}/"
-            await sender.send(url)
-            connections = 1
-            if seconds:
-                sender.now += seconds - 0.01
-                await sender.send(url)
-                assert counting.connections == connections
-            sender.now += seconds
-            await sender.send(url)
-            assert counting.connections == connections + 1
-
-    async def test_the_last_answer_counts(self) -> None:
-        """What an answer before it announced does not."""
-        counting = Counting("keep-alive: timeout=6")
-        async with listening(counting.serve) as port, sending() as sender:
-            for seconds in (4, 10, 0):
+            for idle, connections, counting.headers in uses:
+                sender.now += idle
                 await sender.send(f"http://127.0.0.1:{port}/")
-                assert counting.connections == 1
-                sender.now += seconds
-                counting.headers = b""
+                assert counting.connections == connections
 
     async def test_one_that_is_always_busy_is_used_for_a_minute(self) -> None:
         """So a name's new address is used from then on."""

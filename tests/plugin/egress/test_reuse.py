@@ -136,13 +136,14 @@ async def test_a_request_goes_out_again_only_if_a_kept_connection_ended_before_a
     end: Exception | None, again: bool, lost: bool
 ) -> None:
     """It had answered before, not one byte came back, and the other side has closed it or no longer hears of it."""
-    for kept, answered, closed_here, large in product([True, False], repeat=4):
+    both, begun = [True, False], [b"", b"H", b"HTTP/1.1 100 Continue\r\n\r\n"]
+    for kept, answered, closed_here, large in product(both, begun, both, both):
         driven = Driven()
         if kept:
             await driven.use()
         task = await driven.begin(LARGE if large else b"")
         if answered:
-            driven.receive(b"H")
+            driven.receive(answered)
         if closed_here:
             driven.connection.close()
         driven.connection.connection_lost(end)

@@ -9,17 +9,15 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from flowactions_hookspecs import AuthEvent, FlowActions
+from flowactions_hookspecs import AuthEvent
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.schema import chat_connections
 from tests.auth_provider import NEW, Running
 from tests.chatting import chat_host
 from tests.plugin.stored import a_connection
 from tests.queueing import Queue
-from tests.support import SmallHost, services_of
+from tests.support import services_of
 from tests.waiting import until
 
 
@@ -112,48 +110,6 @@ class TestOnce:
         answer = await run.send()
         assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
         assert "retry-after" in answer.headers
-
-    async def test_the_handlers_writes_and_the_record_commit_together(
-        self, tmp_path: Path, postgres_url: str
-    ) -> None:
-        """With a shared engine, both are stored or neither, on both databases."""
-        for url in (f"sqlite:///{tmp_path / 'shared.db'}", postgres_url):
-            engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
-            async with engine.begin() as connection:
-                await connection.execute(text("CREATE TABLE accounts (id TEXT PRIMARY KEY)"))
-            settings = {"AUTH_WEBHOOK_SIGNING_SECRET": NEW, "FLOWACTIONS_HOST_WORKER": "off"}
-            host = WritingHost(settings, database=engine)
-            actions = FlowActions.load(host)
-            async with actions.lifespan():
-                run = Running(host, actions)
-                host.fails = True
-                assert (await run.send()).status_code == 500
-                assert await written(engine) == (0, 0)
-                host.fails = False
-                assert (await run.send()).status_code == 200
-                assert await written(engine) == (1, 1)
-                assert (await run.send()).json()["data"]["duplicate"] is True
-            await engine.dispose()
-
-
-class WritingHost(SmallHost):
-    """Keeps accounts in the database that it shares."""
-
-    fails = False
-
-    async def auth_event(self, event: AuthEvent) -> None:
-        assert event.transaction is not None
-        await event.transaction.execute(
-            text("INSERT INTO accounts (id) VALUES (:id)"), {"id": event.data["id"]}
-        )
-        if self.fails:
-            raise RuntimeError("after the write")
-
-
-async def written(engine: AsyncEngine) -> tuple[int, ...]:
-    async with engine.connect() as connection:
-        query = text("SELECT (SELECT count(*) FROM accounts), count(*) FROM flowactions_inbound_events")
-        return tuple((await connection.execute(query)).one())
 
 
 class TestOrganizationDeleted:

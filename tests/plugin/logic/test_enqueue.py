@@ -25,7 +25,7 @@ from flowactions_hookspecs import (
     NodeTriggerRef,
     QuestionRequired,
 )
-from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, CallStore, admit
+from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, admit
 from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -375,23 +375,3 @@ class TestRate:
                 assert admit(times, later - 1)[1] > 0
         for first, last in zip(admitted, admitted[LIMIT:], strict=False):
             assert last - first >= WINDOW_MS
-
-    async def test_the_database_counts_by_the_same_rule(self, tmp_path: Path) -> None:
-        """With an injected clock: 60 in any minute, whenever they come."""
-        now = [1_000.0]
-        url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"}).database_url
-        admitted: list[float] = []
-        async with Database(url, clock=lambda: now[0]) as database:
-            calls, use = CallStore(database), KeyUse(IdempotencyKeys(database, 1000), "acme", "api:a", "k")
-            for number in range(400):
-                now[0] += (number % 7) * 0.11
-                async with database.write() as connection:
-                    wait = await connection.run_sync(calls.count, "acme", "a")
-                seen = await calls.look_up(use, "a")
-                if wait == 0:
-                    admitted.append(now[0])
-                else:
-                    assert seen == wait
-        assert 60 < len(admitted) < 400
-        for first, last in zip(admitted, admitted[LIMIT:], strict=False):
-            assert round(last - first, 3) >= 60

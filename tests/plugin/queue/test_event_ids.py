@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -29,10 +28,8 @@ from flowactions_plugin.logic.store import LIMIT
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from tests.owning import HOST_ORIGIN, CrmPlugin, own_webhook, owning, plugin_origin
-from tests.recorder import OK, recorder, status
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.triggers import EXPERIENCE, NODE_TRIGGER
-from tests.waiting import until
 
 URL = "http://127.0.0.1:9/"
 NODE = Node(id="n", type="webhook", config={"webhookUrl": URL, "webhookBody": '{"said": {{content}}}'})
@@ -136,16 +133,6 @@ class TestNodes:
         assert await run.reach(agent_id="other") == await run.reach()
         assert len(await run.query("SELECT id FROM flowactions_outbox")) == 5
 
-    async def test_parts_cannot_be_moved_from_one_id_to_the_next(self, run: Queued) -> None:
-        """``a/b`` + ``c`` is not ``a`` + ``b/c``, and no quote or bracket in an id makes it so."""
-        parts = ["a", "a/b", "b/c", "c", '","', 'a","b', '["a"]', "a b", "b"]
-        found = {}
-        for flow, run_id, name in itertools.product(parts, repeat=3):
-            found[flow, run_id, name] = await run.reach(replace(NODE, id=name), flow_id=flow, run_id=run_id)
-            if len(found) == 120:
-                break
-        assert len(set(found.values())) == len(found)
-
     async def test_a_deferred_node_has_the_id_that_it_has_at_once(self, run: Queued) -> None:
         """Pacing is not part of the event."""
         at_once = await run.reach()
@@ -199,17 +186,6 @@ class TestOwnWebhooks:
             ):
                 assert await ids(actions, HOST_ORIGIN, **same) == plain, same
             assert await ids(actions, of_node) == plain
-
-    async def test_a_key_gives_the_id_that_its_row_was_enqueued_with(self, run: Queued) -> None:
-        """Also where that was another release, whose ids were made of less."""
-        webhook = own_webhook(idempotency_key="k")
-        await run.actions.enqueue(webhook)
-        async with run.database.write() as connection:
-            for table in ("flowactions_outbox", "flowactions_enqueue_keys"):
-                await connection.execute(text(f"UPDATE {table} SET event_id = 'evt_before'"))  # noqa: S608
-        repeated = await run.actions.enqueue(webhook)
-        assert (repeated.status, repeated.event_id) == ("duplicate", "evt_before")
-        assert (await run.actions.enqueue(own_webhook())).event_id != "evt_before"
 
 
 class TestCalls:
@@ -283,25 +259,6 @@ class TestFirings:
         ]
         found = {await run.dispatch("another"), *[await run.dispatch(ref=ref) for ref in refs]}
         assert len(found) == 1 + len(refs)
-
-
-async def test_every_retry_carries_the_same_id(database_url: str) -> None:
-    """A receiver that fails twice sees one id three times, that of the receipt (§2.6, §6.1)."""
-    host = SmallHost(development(database_url))
-    actions = FlowActions.load(host)
-    async with recorder() as receiver, actions.lifespan():
-        receiver.answer = lambda number: OK if number > 2 else status(500)
-        host.action = LogicAction(url=receiver.url)
-        receipt = await actions.dispatch(EXPERIENCE, firing_id="f", occurred_at=NOW)
-
-        async def due_again() -> bool:
-            async with services_of(host)._database.write() as connection:
-                retrying = "UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE status = 'retrying'"
-                await connection.execute(text(retrying))
-            return len(receiver.requests) == 3
-
-        await until(due_again)
-        assert {request.header("x-service-webhook-id") for request in receiver.requests} == {receipt.event_id}
 
 
 class TestRate:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,39 +86,11 @@ async def test_a_plugins_webhook_is_signed_by_its_own_resolver(database_url: str
     assert host.finished[0].origin == plugin_origin()
 
 
-def returns(value: Any) -> Callable[[CrmPlugin], None]:
-    def make(crm: CrmPlugin) -> None:
-        crm.answer = value
-
-    return make
-
-
-def raises(error: Exception) -> Callable[[CrmPlugin], None]:
-    def make(crm: CrmPlugin) -> None:
-        crm.error = error
-
-    return make
-
-
-def sync(crm: CrmPlugin) -> None:
-    crm.resolvers["sync"] = lambda origin: "secret"
-
-
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (returns(7), "returned int"),
-        (raises(ZeroDivisionError("s3cret")), "raised ZeroDivisionError"),
-        (sync, "returned str: it has to be async"),
-    ],
-)
 async def test_while_a_resolver_fails_its_delivery_waits(
     database_url: str,
     receiver: Recorder,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
-    broken: Callable[[CrmPlugin], None],
-    said: str,
 ) -> None:
     """No attempt is used, last_error names plugin and origin, others are sent; mended, the delivery is sent.
 
@@ -127,7 +99,7 @@ async def test_while_a_resolver_fails_its_delivery_waits(
     monkeypatch.setattr(executor, "WAIT_FIRST_SECONDS", 0.3)
     monkeypatch.setattr(host_calls, "ASK_AGAIN_SECONDS", (0.0, 0.0))
     crm = CrmPlugin()
-    broken(crm)
+    crm.error = ZeroDivisionError("s3cret")
     async with owning(database_url, crm, **WORKS) as (actions, host):
         own = answered(crm, crm.actions)
         receipt = await own.enqueue(own_webhook(url=receiver.url, origin=plugin_origin()))
@@ -139,12 +111,9 @@ async def test_while_a_resolver_fails_its_delivery_waits(
 
         row = await until(waits)
         assert (row.status, row.attempts) == ("pending", 0)
-        assert "the resolver of origin 'sync' of plugin 'crm'" in row.last_error
-        assert said in row.last_error
-        assert "s3cret" not in row.last_error
+        assert row.last_error == "the resolver of origin 'sync' of plugin 'crm' raised ZeroDivisionError"
         await until(lambda: len(host.finished) == 1)
-        crm.answer, crm.error, crm.resolvers["sync"] = "mended", None, crm.secret
-        actions.signing_secrets[("crm", "sync")] = crm.secret  # type: ignore[index]
+        crm.answer, crm.error = "mended", None
         await until(lambda: len(host.finished) == 2)
         assert host.finished[1].attempts == 1
     check_signature(receiver.requests[-1], "mended")

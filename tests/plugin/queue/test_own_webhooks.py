@@ -295,26 +295,6 @@ class TestKeys:
             ("acme", "plugin:crm", "k"),
         }
 
-    async def test_a_key_is_free_after_the_window(self, shared: tuple[FlowActions, OwningHost]) -> None:
-        """24 hours by default (§8); what is older is replaced, or pruned."""
-        actions, host = shared
-        first = await actions.enqueue(own_webhook(idempotency_key="k"))
-        older = "UPDATE flowactions_enqueue_keys SET created_at = created_at - {} * 3600000 - 60000"
-        refused = own_webhook(idempotency_key="k", url="ftp://example.com/")
-        for hours, expected in ((23, "duplicate"), (24, "queued")):
-            async with host.engine.begin() as connection:
-                await connection.execute(text(older.format(hours)))
-            # A refusal takes no key, and one that is free does not win over it.
-            assert (await actions.enqueue(refused)).status == {"queued": "skipped"}.get(expected, expected)
-            last = await actions.enqueue(own_webhook(idempotency_key="k"))
-            assert last.status == expected
-        assert last.delivery_id != first.delivery_id
-        keys = actions.plugin_state(Services)._outbox.keys
-        assert await keys.prune(10) == 0
-        async with host.engine.begin() as connection:
-            await connection.execute(text(older.format(24)))
-        assert await keys.prune(10) == 1
-
 
 class TestInAHostsTransaction:
     @pytest.mark.parametrize("key", [None, "k"])

@@ -98,13 +98,6 @@ def test_the_event_id_is_the_digest_of_its_length_prefixed_parts() -> None:
     assert event_id("t", "run/node", b"{}") == f"evt_{digest.hexdigest()}"
 
 
-@given(st.lists(st.tuples(st.text(), st.text(), st.binary()), min_size=2, max_size=2, unique=True))
-def test_different_events_have_different_ids(events: list[tuple[str, str, bytes]]) -> None:
-    """No shifting of bytes between the parts gives the same id."""
-    encodable = [event for event in events if all(part.isprintable() for part in event[:2])]
-    assert len({event_id(*event) for event in encodable}) == len(encodable)
-
-
 def test_headers_begin_with_those_of_the_service() -> None:
     """The service's headers are always there; a body brings its content type unless one is given (§2.6)."""
     headers, dropped = delivery_headers(

@@ -62,13 +62,58 @@ async def end(queue: Queue, row: ClaimedDelivery, change: Transition) -> None:
     await queue.complete(row, Outcome(0, 0, status_code=200 if change is DELIVERED else 500), change)
 
 
-class TestBeingBehind:
-    async def test_a_row_of_a_sequence_is_written_behind_also_if_it_is_alone(self, queue: Queue) -> None:
-        """No claim sees it before it is released."""
-        (row,) = await put(queue, "first")
-        assert (await queue.row(row)).next_attempt_at == BEHIND_MS
-        assert await claim(queue) == []
+ENDS: Final = {"delivered": DELIVERED, "fails": Transition("retrying", 3600), "dies": DEAD}
+IN_FLIGHT: Final = "put a b; release; claim a; cancel a; release; due; {}; release; due b"
 
+SCENARIOS: Final = {
+    "no claim sees a row before it is released, also if it is alone": "put a; due; claim",
+    "none is due while one is": "put a b; release; due a; release; due a; claim a; release; due a; fails; release; due a",
+    "the next is due when one is delivered": "put a b; release; claim a; delivered; release; due b",
+    "the next is due when one is dead": "put a b; release; claim a; dies; release; due b",
+    "a cancelled row that waits lets nothing go before its turn": (
+        "put a b c; release; cancel b; due a; claim a; delivered; release; due c"
+    ),
+    "a cancellation lets the next go on at once": "put a b; release; cancel a; due b",
+    **{f"one cancelled in flight is waited for until it {end}": IN_FLIGHT.format(end) for end in ENDS},
+    "one cancelled in flight and retried is waited for, also if the one before it is retried": (
+        "put a b; release; claim a; dies; release; claim b; retry a; cancel b; retry b; release; due b; claim; "
+        "delivered; release; due a"
+    ),
+    "a dead row that is retried goes before what waits, and after what is due": (
+        "put a b c; release; claim a; dies; release; claim b; dies; release; retry b; retry a; due c; claim c; "
+        "delivered; release; claim a; delivered; release; claim b"
+    ),
+    "a dead row that is retried is due if nothing else is": "put a; release; claim a; dies; retry a; due a",
+}
+"""What a sequence promises → the steps that show it; behind "due" and "claim" stand the rows that are found."""
+
+
+@pytest.mark.usefixtures("nobody_to_wait_for")
+@pytest.mark.parametrize("steps", SCENARIOS.values(), ids=SCENARIOS)
+async def test_what_is_due_of_a_sequence(queue: Queue, steps: str) -> None:
+    """After each step; what has been claimed last ends."""
+    ids, in_flight = dict[str, str](), list[ClaimedDelivery]()
+    for step in steps.split("; "):
+        action, *names = step.split()
+        if action == "put":
+            ids = dict(zip(names, await put(queue, *names), strict=True))
+        elif action == "release":
+            await release(queue.database, [SEQUENCE])
+        elif action == "due":
+            assert await due(queue) == names, step
+        elif action == "claim":
+            rows = await claim(queue)
+            assert [row.body for row in rows] == [name.encode() for name in names], step
+            in_flight = rows or in_flight
+        elif action == "cancel":
+            assert await queue.queries.cancel(ids[names[0]], "acme", "no")
+        elif action == "retry":
+            assert await queue.queries.retry(ids[names[0]], "acme")
+        else:
+            await end(queue, in_flight[0], ENDS[action])
+
+
+class TestBeingBehind:
     async def test_the_first_of_them_is_released(self, queue: Queue) -> None:
         """In the order of writing, whatever the ids are."""
         for name in ("z", "m", "a"):
@@ -113,29 +158,6 @@ class TestBeingBehind:
 
 
 class TestGoingOn:
-    async def test_none_is_due_while_one_is(self, queue: Queue) -> None:
-        """Whether it waits for its claim, is in flight, or waits for its next attempt."""
-        await put(queue, "first", "second")
-        for _ in range(2):
-            await release(queue.database, [SEQUENCE])
-            assert await due(queue) == ["first"]
-        (row,) = await claim(queue)
-        await release(queue.database, [SEQUENCE])
-        assert await due(queue) == ["first"]
-        await end(queue, row, Transition("retrying", 3600))
-        await release(queue.database, [SEQUENCE])
-        assert await due(queue) == ["first"]
-
-    @pytest.mark.parametrize("change", [DELIVERED, DEAD])
-    async def test_the_next_is_due_when_one_has_ended(self, queue: Queue, change: Transition) -> None:
-        """Delivered or dead."""
-        await put(queue, "first", "second")
-        await release(queue.database, [SEQUENCE])
-        (row,) = await claim(queue)
-        await end(queue, row, change)
-        await release(queue.database, [SEQUENCE])
-        assert await due(queue) == ["second"]
-
     async def test_sequences_do_not_wait_for_each_other(self, queue: Queue) -> None:
         """And rows without one wait for none."""
         await put(queue, "a1", "a2", sequence=1)
@@ -173,37 +195,6 @@ class TestPace:
 
 @pytest.mark.usefixtures("nobody_to_wait_for")
 class TestPeople:
-    async def test_a_cancelled_row_that_waits_lets_nothing_go_before_its_turn(self, queue: Queue) -> None:
-        """The one before it is still due."""
-        rows = await put(queue, "first", "second", "third")
-        await release(queue.database, [SEQUENCE])
-        assert await queue.queries.cancel(rows[1], "acme", "no")
-        assert await due(queue) == ["first"]
-        (row,) = await claim(queue)
-        await end(queue, row, DELIVERED)
-        await release(queue.database, [SEQUENCE])
-        assert await due(queue) == ["third"]
-
-    async def test_a_cancellation_lets_the_next_go_on(self, queue: Queue) -> None:
-        """At once, if nothing of it is on its way."""
-        first, _ = await put(queue, "first", "second")
-        await release(queue.database, [SEQUENCE])
-        assert await queue.queries.cancel(first, "acme", "no")
-        assert await due(queue) == ["second"]
-
-    @pytest.mark.parametrize("change", [DELIVERED, Transition("retrying", 3600), DEAD])
-    async def test_what_was_cancelled_in_flight_is_waited_for(self, queue: Queue, change: Transition) -> None:
-        """Until its outcome is written."""
-        first, _ = await put(queue, "first", "second")
-        await release(queue.database, [SEQUENCE])
-        (row,) = await claim(queue)
-        assert await queue.queries.cancel(first, "acme", "no")
-        await release(queue.database, [SEQUENCE])
-        assert await due(queue) == []
-        await end(queue, row, change)
-        await release(queue.database, [SEQUENCE])
-        assert await due(queue) == ["second"]
-
     async def test_what_was_cancelled_in_flight_is_waited_for_until_its_lease_ends(
         self, database_url: str
     ) -> None:
@@ -220,50 +211,6 @@ class TestPeople:
                 return await due(queue) == ["second"]
 
             await until(goes_on)
-
-    async def test_what_was_cancelled_in_flight_and_retried_is_waited_for(self, queue: Queue) -> None:
-        """Also if the row before it is retried after that: both would be on the way."""
-        rows = await put(queue, "first", "second")
-        for change in (DEAD, None):
-            await release(queue.database, [SEQUENCE])
-            (row,) = await claim(queue)
-            if change is not None:
-                await end(queue, row, change)
-        assert await queue.queries.retry(rows[0], "acme")
-        assert await queue.queries.cancel(rows[1], "acme", "no")
-        assert await queue.queries.retry(rows[1], "acme")
-        await release(queue.database, [SEQUENCE])
-        assert (await due(queue), await claim(queue)) == (["second"], [])
-        await end(queue, row, DELIVERED)
-        await release(queue.database, [SEQUENCE])
-        assert await due(queue) == ["first"]
-
-    async def test_a_dead_row_that_is_retried_takes_its_old_place(self, queue: Queue) -> None:
-        """Before what waits, and after what is due."""
-        rows = await put(queue, "first", "second", "third")
-        for _ in range(2):
-            await release(queue.database, [SEQUENCE])
-            (row,) = await claim(queue)
-            await end(queue, row, DEAD)
-        await release(queue.database, [SEQUENCE])
-        assert await queue.queries.retry(rows[1], "acme")
-        assert await queue.queries.retry(rows[0], "acme")
-        assert await due(queue) == ["third"]
-        sent = []
-        while claimed := await claim(queue):
-            sent += claimed
-            await end(queue, claimed[0], DELIVERED)
-            await release(queue.database, [SEQUENCE])
-        assert [row.body for row in sent] == [b"third", b"first", b"second"]
-
-    async def test_a_dead_row_that_is_retried_is_due_if_nothing_else_is(self, queue: Queue) -> None:
-        """A person does not wait for a look."""
-        (first,) = await put(queue, "first")
-        await release(queue.database, [SEQUENCE])
-        (row,) = await claim(queue)
-        await end(queue, row, DEAD)
-        assert await queue.queries.retry(first, "acme")
-        assert await due(queue) == ["first"]
 
     async def test_a_bulk_retry_keeps_the_order(self, queue: Queue) -> None:
         """A look makes the first one due."""

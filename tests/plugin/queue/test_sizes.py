@@ -22,7 +22,7 @@ from flowactions_hookspecs import (
     Node,
     OutboundWebhook,
 )
-from flowactions_plugin.errors import BodyTooLarge, HeadersTooLarge
+from flowactions_plugin.errors import HeadersTooLarge
 from flowactions_plugin.queue.rules import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, delivery_headers
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder
@@ -86,14 +86,6 @@ class TestNode:
                 (request,) = await until(lambda: receiver.requests)
                 assert len(request.body) == LIMIT
 
-    async def test_a_method_without_a_body_has_none_that_is_too_large(self, database_url: str) -> None:
-        """GET and HEAD are sent without a body (§2.4), however large the one in the config is."""
-        async with running(database_url) as (_, actions, receiver):
-            config = {"webhookUrl": receiver.url, "webhookBody": "x" * 10 * LIMIT, "webhookMethod": "GET"}
-            assert (
-                await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
-            ).status == "queued"
-
 
 class TestLogicAction:
     async def test_headers_that_are_too_large_are_a_problem_of_the_action(self, database_url: str) -> None:
@@ -143,17 +135,6 @@ class TestOutbox:
         return OutboundWebhook(
             organization_id="acme", agent_id="a", origin=ORIGIN, event_type="t", entity="e", url=url, **values
         )
-
-    async def test_every_enqueue_checks_sizes(self, database_url: str) -> None:
-        """The one way into the outbox refuses what is too large, by a typed error, before it looks a name up."""
-        async with running(database_url) as (host, _, receiver):
-            outbox = services_of(host)._outbox
-            await outbox.new_delivery(self.webhook(receiver.url))
-            with pytest.raises(BodyTooLarge, match=r"larger than 2048 bytes \(FLOWACTIONS_MAX_BODY_BYTES\)"):
-                await outbox.new_delivery(self.webhook("http://no-such-host.invalid/", body=b"x" * (LIMIT + 1)))
-            headers = (Header(key="x-large", value="x" * 8193),)
-            with pytest.raises(HeadersTooLarge, match="header x-large is larger than 8 KB"):
-                await outbox.new_delivery(self.webhook(receiver.url, headers=headers))
 
     async def test_names_that_are_dropped_are_logged_in_short(
         self, database_url: str, caplog: pytest.LogCaptureFixture

@@ -38,18 +38,6 @@ def test_slow_receivers_of_one_tenant_delay_no_other(seconds: float) -> None:
     assert sim.most["slow"] == (10 if seconds == NEVER else 75)
 
 
-@pytest.mark.parametrize("seconds", [3.0, 9.0])
-def test_slow_receivers_alone_have_three_quarters_of_the_rate(seconds: float) -> None:
-    """Of what all slots would give."""
-    sim = Simulation()
-    for number in range(20):
-        sim.enqueue("slow", seconds, host=f"slow {number}", rows=1000)
-    sim.run(60)
-    before = sim.ended["slow"]
-    sim.run(10 * seconds)
-    assert sim.ended["slow"] - before >= 0.75 * 100 * 10
-
-
 @pytest.mark.parametrize("hosts", [1, 10])
 def test_a_receiver_that_is_quick_now_and_then_counts_as_slow(hosts: int) -> None:
     """It answers at once and after nine seconds by turns. Ten that have been quick once may take all slots, but only once."""
@@ -106,41 +94,6 @@ def test_a_new_path_for_each_row_makes_no_new_receiver(takes: float) -> None:
     sim.run(40)
     assert sim.longest(*(f"new {number}" for number in range(30))) <= SOON
     assert sim.most["ids"] <= 75
-
-
-def test_a_new_path_for_each_row_of_a_quick_host_is_delivered_at_its_limit() -> None:
-    """Ten at once, although nothing is known of any of these lanes; beside all that hangs."""
-    sim = Simulation()
-    for number in range(150):
-        sim.enqueue(f"hung {number}", NEVER, rows=20)
-    sim.run(20)
-    sim.enqueue("ids", QUICK, path=lambda row: f"id/{row}", rows=5000)
-    sim.run(5000 * QUICK / 10 * 1.5)
-    assert sim.ended["ids"] == 5000
-
-
-@pytest.mark.parametrize(
-    ("slots", "quick", "unknown"),
-    [
-        (1, 2 * DEADLINE_SECONDS, 3 * DEADLINE_SECONDS),
-        (2, SOON, 2 * DEADLINE_SECONDS),
-        (3, SOON, SOON),
-        (4, SOON, SOON),
-    ],
-)
-def test_few_slots(slots: int, quick: float, unknown: float) -> None:
-    """From two on, one is left to quick lanes, and from three on, one to unknown ones. A single one is taken in turns."""
-    sim = Simulation(slots)
-    sim.enqueue("fine", QUICK, rows=30, rate=0.1)
-    sim.run(1)
-    for number in range(5):
-        sim.enqueue(f"hung {number}", NEVER, rows=100, at=5)
-    sim.run(100)
-    for number in range(3):
-        sim.enqueue(f"new {number}", QUICK, at=sim.now + 60 * number)
-    sim.run(200)
-    assert sim.longest("fine") <= quick
-    assert sim.longest("new 0", "new 1", "new 2") <= unknown
 
 
 @sampled("hosts", [1, 10, 5_000], size=1)
