@@ -88,7 +88,7 @@ def test_what_was_under_way_in_a_closed_loop_holds_nobody_up() -> None:
 
     async def again() -> None:
         transactions.go()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             await transactions.groups.write(an_item("next"))
 
     asyncio.run(begin())
