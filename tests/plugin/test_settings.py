@@ -281,6 +281,7 @@ ENCODE = "percent-encoded (@ as %40)"
         ("FLOWACTIONS_EGRESS_CA_FILE", "/nowhere", "a readable file of certificates in PEM"),
         ("FLOWACTIONS_EGRESS_RESOLVE", "proxy", "local unless FLOWACTIONS_EGRESS_PROXY is set"),
         ("FLOWACTIONS_EGRESS_PROXY_TUNNEL", "all", "https unless FLOWACTIONS_EGRESS_PROXY is set"),
+        ("AUTH_WEBHOOK_SIGNING_SECRET", "whsec_!", "such as whsec_…, which is base64"),
         ("AUTH_WEBHOOK_SIGNING_SECRET", "whsec_c2hvcnQ=", "at least 16 bytes each"),
         ("FLOWACTIONS_ALERTS_URL", "https://alerts.example/?x=1", "have a FLOWACTIONS_ALERTS_SECRET beside it"),
         ("FLOWACTIONS_ALERTS_SECRET", KEY, "one secret: whsec_"),

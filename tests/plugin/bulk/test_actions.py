@@ -466,12 +466,14 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
 async def test_one_delivery_is_changed_with_its_line_of_the_audit(
     queue: Queue, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Retried, cancelled or deleted, by whom it is reached; only what is cancelled is dead by it."""
+    """Retried or deleted when it is dead, cancelled when it waits, by whom it is reached; another one is left as it is."""
     actions = Operations(queue.database)
     (row_id,) = await put_dead(queue, 1)
     assert not await actions.one(Scope("globex"), "retry", row_id, MAYA)
     assert not await actions.one(ACME, "cancel", row_id, MAYA)
     assert await actions.one(ACME, "retry", row_id, MAYA, "it is back")
+    assert not await actions.one(ACME, "retry", row_id, MAYA)
+    assert not await actions.one(ACME, "delete", row_id, MAYA)
     assert (await queue.row(row_id)).status == "pending"
     assert await actions.one(ALL, "cancel", row_id, OPERATOR)
     assert (await queue.row(row_id)).last_error == "cancelled by an operator"

@@ -213,6 +213,7 @@ class TestReading:
             uninstalled(event={"type": "message", "text": "hi"}),
             uninstalled(event={"type": "message"}, event_id=None),
             uninstalled(event="app_uninstalled"),
+            uninstalled(event={"type": ["app_uninstalled"]}),
             uninstalled(team_id=None, enterprise_id="E1"),
             uninstalled("T0NOBODY"),
             revoked(),

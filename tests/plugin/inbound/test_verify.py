@@ -117,6 +117,7 @@ class TestVerifying:
             answer = await run.client.post("/webhooks/auth", content=body, headers=[*headers.items()])  # type: ignore[arg-type]
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), change
             assert run.host.auth_events == []
+        assert (await run.send(b"\xff\xfe", signed(b"x"))).status_code == 401  # the scheme signs text
 
     @given(st.binary(), st.text(), st.text(), st.text())
     def test_any_unsigned_input_is_not_authentic(

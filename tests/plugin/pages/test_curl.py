@@ -31,7 +31,7 @@ NASTY = [
     "'; touch {marker}; '",
     "a\nb\r\nc\ttab",
     "\x1b[201~touch {marker}\n",
-    "\x1b]0;title\x07",
+    "\x1b]0;title\x07'; touch {marker}; '",
     "back\\slash \\' \\n",
     "!history $HOME ~ * ? [a] {{a,b}}",
     "\u202egnp.exe \u200b \ufeff",

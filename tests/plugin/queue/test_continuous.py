@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.operations.port import Operations
-from flowactions_plugin.queue import continuous
+from flowactions_plugin.queue import continuous, standing
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.worker import Worker
@@ -276,6 +276,25 @@ async def test_a_retry_of_this_worker_is_found_when_it_is_due(
         claims._scan_at = math.inf
         await until(lambda: _is(queue, row_id, "delivered"))
     assert times[1] - times[0] >= 1
+
+
+async def test_what_waits_for_a_destination_that_becomes_slow_is_sent_all_the_same(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given back: what is in hand is not taken again, so no claim would find it here."""
+    monkeypatch.setattr(standing, "SLOW_SECONDS", 0.05)
+    asked = 0
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0.2 if asked == 50 else 0)
+        return httpx.Response(200)
+
+    for _ in range(100):
+        await queue.put()
+    async with delivering(queue, continuously(queue, answer)):
+        await until(lambda: _live(queue, 0))
 
 
 async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue) -> None:

@@ -77,6 +77,27 @@ async def test_a_lone_caller_writes_itself() -> None:
     assert tasks == [asyncio.current_task()]
 
 
+def test_what_was_under_way_in_a_closed_loop_holds_nobody_up() -> None:
+    """It does not end any more: a host may open its next lifespan in another loop."""
+    transactions = Transactions()
+    left = [transactions.groups.write(an_item(name)) for name in ("writes", "waits")]
+
+    async def begin() -> None:
+        for each in left:
+            each.send(None)
+
+    async def again() -> None:
+        transactions.go()
+        async with asyncio.timeout(300):
+            await transactions.groups.write(an_item("next"))
+
+    asyncio.run(begin())
+    asyncio.run(again())
+    for each in left:
+        each.close()
+    assert transactions.committed == [["next"]]
+
+
 async def test_callers_that_come_meanwhile_share_the_next_transaction() -> None:
     """In the order in which they came; nobody returns before the commit that holds its item."""
     transactions = Transactions()

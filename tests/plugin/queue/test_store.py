@@ -17,6 +17,7 @@ from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.queue.statements import FOLDER, statement
 from tests.bulk import copy
+from tests.outages import a_database
 from tests.queueing import SOMEBODY, Queue, claimed
 
 OK = Outcome(0, 1, status_code=200)
@@ -43,6 +44,19 @@ PAUSES: Final[dict[str, tuple[Scope, Actor, bool]]] = {
     "of another organization": (Scope("globex"), SOMEBODY, True),
     "automatic": (Scope("acme"), AUTOMATIC, False),
 }
+
+
+async def test_a_claim_waits_for_no_row_that_another_transaction_holds(postgres_url: str) -> None:
+    """It passes it over, and takes the next one; SQLite has one writer at a time."""
+    async with a_database(postgres_url) as database:
+        queue = Queue(database)
+        held, free = [await queue.put() for _ in range(2)]
+        async with database.write() as other:
+            await other.execute(
+                text("SELECT 1 FROM flowactions_outbox WHERE id = :id FOR UPDATE"), {"id": held}
+            )
+            async with asyncio.timeout(300):
+                assert [each.id for each in await queue.store.claim(10)] == [free]
 
 
 class TestClaims:
