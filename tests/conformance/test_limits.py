@@ -23,9 +23,9 @@ from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.support.deliveries import LIST, until_dead
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.serving import serve
-from tests.conformance.faulty import factory_of, together
+from tests.conformance.faulty import factory_of
 from tests.conformance.misbehaving import empty_app
-from tests.conformance.test_faulty import SEED
+from tests.conformance.test_faulty import FOUND, SEED
 from tests.conformance.test_reports import a_result
 from tests.waiting import until
 
@@ -155,7 +155,7 @@ async def test_a_slow_machine_excuses_what_is_missing_and_no_wrong_value(
     monkeypatch.setattr(
         Trial, "saw_overload", property(lambda _self: True, lambda _self, _value: None), raising=False
     )
-    report = await run_checks(factory_of(together(fault)), [check], seed=SEED)
+    report = await run_checks(factory_of(FOUND[fault]), [check], seed=SEED)
     assert [result.status for result in report.results] == [status]
 
 
