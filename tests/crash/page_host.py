@@ -17,7 +17,7 @@ import httpx
 from flowactions_conformance.serving import NO_TLS, serve
 from flowactions_hookspecs import FlowActions, Node, Operator, Request
 from tests.crash.forking import fork
-from tests.crash.timed_hosts import TimedHost
+from tests.crash.hosts import TimedHost
 from tests.support import a_walk
 
 ROOT = "/integrations/webhooks"

@@ -23,7 +23,6 @@ for name in (
     "tests.crash.actor",
     "tests.crash.forking",
     "tests.crash.hosts",
-    "tests.crash.timed_hosts",
 ):
     importlib.import_module(name)
 gc.collect()

@@ -20,9 +20,10 @@ from cryptography.x509.oid import NameOID
 from sqlalchemy.engine import make_url
 
 from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.egress.signature import sign
 from tests.chatting import ChatHost, chat_host
 from tests.crash.page_host import Pages, pages_of
-from tests.crash.workers import Field
+from tests.crash.workers import HOST, Field
 from tests.loopback import listening
 from tests.outages import Outage
 from tests.proxying import pumped
@@ -32,7 +33,6 @@ from tests.waiting import until
 
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 OTHER_KEY = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
-HOST = "tests.crash.timed_hosts:make"
 SOON = "3 1.5 0.3"
 
 
@@ -82,7 +82,7 @@ class Stage:
 
         The backoff of those that are tried again lasts longer than all commands take.
         """
-        await self.field.start(host=HOST, **environment)
+        await self.field.start(**environment)
         await until(lambda: self.ids(state, most))
         if delivered:
             await until(lambda: self.ids("delivered", delivered))
@@ -186,7 +186,7 @@ async def slow_customer(stage: Stage) -> None:
     port = await stage.running.enter_async_context(listening(slow))
     await field.enqueue(100, webhookUrl=f"http://127.0.0.1:{port}/hook")
     await field.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 400000")
-    await field.start(host=HOST)
+    await field.start()
     await until(lambda: field.query("SELECT 1 FROM flowactions_statistics WHERE destination <> ''"))
     stage.row = (await stage.ids("pending"))[-1]
     stage.moves = True
@@ -223,7 +223,7 @@ async def no_writes(stage: Stage) -> None:
 async def no_worker(stage: Stage) -> None:
     """A minute after the last worker was frozen."""
     await stage.field.enqueue(1)
-    worker = await stage.field.start(host=HOST)
+    worker = await stage.field.start()
     await until(lambda: stage.ids("delivered"))
     os.kill(worker.pid, signal.SIGSTOP)
     await stage.field.enqueue(3)
@@ -242,7 +242,7 @@ async def aged(field: Field, seconds: int, condition: str = "1 = 1") -> None:
 async def wrong_clock(stage: Stage) -> None:
     stage.field.receiver.answer = lambda number: status(400, body=b'{"error":"Message timestamp too new"}')
     await stage.field.enqueue(3)
-    await stage.field.start(host=HOST, FLOWACTIONS_TEST_AHEAD="600")
+    await stage.field.start(FLOWACTIONS_TEST_AHEAD="600")
     await until(lambda: stage.ids("dead", 3))
     (stage.row, *_) = await stage.ids("dead")
     stage.settings[1] = {"FLOWACTIONS_TEST_AHEAD": "600", "host": HOST}
@@ -255,7 +255,7 @@ async def crashing(stage: Stage) -> None:
     for _ in range(3):
         assert await (await field.start(kill="claimed:1")).wait() == -signal.SIGKILL
     await aged(field, 60)
-    await field.start(host=HOST)
+    await field.start()
     await until(
         lambda: field.query("SELECT 1 FROM flowactions_workers WHERE last_seen_at > started_at - 50000")
     )
@@ -272,7 +272,7 @@ async def frozen(stage: Stage) -> None:
 async def two_workers(field: Field) -> Any:
     """Start two workers; give the first, once both are in the list."""
     await field.enqueue(1)
-    first, _ = await field.start(host=HOST), await field.start(host=HOST)
+    first, _ = await field.start(), await field.start()
     await until(lambda: count_of_workers(field, 2))
     return first
 
@@ -303,7 +303,7 @@ async def until_killed(stage: Stage) -> None:
         return OK
 
     stage.field.receiver.answer = answer
-    worker = await stage.field.start(host=HOST, FLOWACTIONS_TEST_TIMING=SOON)
+    worker = await stage.field.start(FLOWACTIONS_TEST_TIMING=SOON)
     assert await worker.wait() == -signal.SIGKILL, stage.field.logs()
 
 
@@ -344,24 +344,27 @@ async def key_lost(stage: Stage) -> None:
 
 
 async def secret_wrong(stage: Stage) -> None:
-    """The receiver verifies with a secret; the deliveries of the worker are not signed."""
+    """The receiver verifies with another secret than the one that the worker signs with."""
+    secret = "whsec_" + KEY
 
     def answer(number: int) -> bytes:
-        names = {name for name, _ in stage.field.receiver.requests[-1].headers}
-        return OK if "x-service-webhook-signature" in names else status(401, body=b"signature does not match")
+        request = stage.field.receiver.requests[-1]
+        made = sign(secret, int(request.header("x-service-webhook-timestamp")), request.body)
+        is_right = request.header("x-service-webhook-signature") == made
+        return OK if is_right else status(401, body=b"signature does not match")
 
     stage.field.receiver.answer = answer
     await stage.field.enqueue(3, webhookRetryOnFailure=True)
     await stage.send("retrying", 3)
     stage.url = stage.field.receiver.url
-    stage.settings[1] = {"WEBHOOK_SECRET": "whsec_" + KEY}
+    stage.settings[1] = {"WEBHOOK_SECRET": secret}
 
 
 async def waits_here(stage: Stage) -> None:
     """The egress proxy does not answer."""
     stage.field.settings["FLOWACTIONS_EGRESS_PROXY"] = "http://127.0.0.1:9"
     await stage.field.enqueue(3, webhookRetryOnFailure=True)
-    await stage.field.start(host=HOST)
+    await stage.field.start()
     waiting = "SELECT 1 FROM flowactions_outbox WHERE waiting_since IS NOT NULL"
     await until(lambda: stage.field.query(waiting))
     (stage.row, *_) = await stage.ids("pending")
@@ -373,7 +376,7 @@ async def paused_by_itself(stage: Stage) -> None:
     stage.field.settings["FLOWACTIONS_AUTO_PAUSE"] = "20,1s"
     stage.field.receiver.answer = lambda number: status(503)
     await stage.field.enqueue(24, webhookRetryOnFailure=True)
-    await stage.field.start(host=HOST)
+    await stage.field.start()
     await until(lambda: stage.field.query("SELECT 1 FROM flowactions_pauses WHERE paused_role = 'automatic'"))
     held = "SELECT id FROM flowactions_outbox WHERE status = 'retrying'"
     await until(lambda: stage.field.query(held))

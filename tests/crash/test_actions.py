@@ -25,7 +25,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.ci
 
-HOST = "tests.crash.acting_hosts:make"
 OPERATOR = Actor("root", "Op", "operator")
 GONE = b"HTTP/1.1 410 Gone\r\ncontent-length: 0\r\n\r\n"
 
@@ -95,7 +94,7 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
         assert action is not None
         may_repeat: Counter[str] = Counter()
         for kill in ("acting:2", "acted:2", ""):
-            process = await field.start(kill, host=HOST)
+            process = await field.start(kill)
             if not kill:
                 wanted = (await progress(database, action)).done + rows // 5
 
@@ -108,7 +107,7 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
             may_repeat.update(await field.in_flight())
             found = await progress(database, action)
             assert (found.state, found.done < rows) == ("running", True)
-        await field.start(host=HOST)
+        await field.start()
         assert await ended(field, database, action) == rows
     assert await field.states() == {"delivered": rows * 9 // 10, "dead": rows // 10}
     (attempts,) = await field.query("SELECT min(attempts), max(attempts) FROM flowactions_outbox")

@@ -397,7 +397,7 @@ async def test_a_delivery_that_ends_its_workers_is_dead_in_the_end(stage: Stage)
     heading = "One delivery ends its workers"
     await staging.ending_workers(stage)
     await stage.field.run("UPDATE flowactions_outbox SET quarantine_rounds = 3")
-    await stage.field.start(host=staging.HOST, FLOWACTIONS_TEST_TIMING=staging.SOON)
+    await stage.field.start(FLOWACTIONS_TEST_TIMING=staging.SOON)
     await until(lambda: stage.ids("dead"))
     await follow(stage, 2, shown(heading)[2])
     said = "its worker ended each of the N times that it was sent alone"

@@ -47,7 +47,7 @@ async def test_killing_workers_loses_nothing(
     may_repeat: Counter[str] = Counter()
 
     def answer(number: int) -> bytes:
-        worker = field.receiver.requests[-1].header(WORKER)
+        worker = dict(field.receiver.requests[-1].headers).get(WORKER, b"").decode()
         if worker in doomed:
             doomed[worker] -= 1
             if doomed[worker] == 0:
@@ -64,7 +64,7 @@ async def test_killing_workers_loses_nothing(
     async def keep_one_running() -> None:
         while waiting:
             point, nth = waiting.pop(0)
-            process = await field.start("" if point == "sent" else f"{point}:{nth}")
+            process = await field.start(f"{point}:{nth}")
             if point == "sent":
                 doomed[str(process.pid)] = nth
             async with asyncio.timeout(300):

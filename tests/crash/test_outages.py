@@ -27,7 +27,6 @@ KINDS = {"stopped": 60, "read-only server": 75, "locked table": 60, "locked": 60
 """How the database is taken away, and for how many seconds; the last one is of SQLite."""
 
 ROWS_A_WORKER = 10
-HOST = "tests.crash.timed_hosts:make"
 USUAL = "30 10 10"
 
 
@@ -104,7 +103,7 @@ async def test_an_outage_of_the_database_repeats_nothing(
         field.receiver.held = asyncio.Event()
         rows = count * ROWS_A_WORKER
         await field.enqueue(rows, lanes=rows)
-        workers = [await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=USUAL) for _ in range(count)]
+        workers = [await field.start(FLOWACTIONS_TEST_TIMING=USUAL) for _ in range(count)]
         await until(lambda: len(field.receiver.requests) == rows)
         held_by = await holders(field)
         assert len(held_by) == rows

@@ -16,7 +16,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.ci
 
-HOST = "tests.crash.timed_hosts:make"
 LARGE = 10_000_000
 GROWTH_MIB = 330
 """What is left of 400 MB beside an idle worker; all the bodies together are 500 MB."""
@@ -36,7 +35,7 @@ async def test_a_suspended_worker_reads_its_answers_late(field: Field, delivery:
         return OK
 
     field.receiver.answer = answer
-    process = await field.start(host=HOST, FLOWACTIONS_TEST_TIMING="4 1 10")
+    process = await field.start(FLOWACTIONS_TEST_TIMING="4 1 10")
     async with asyncio.timeout(300):
         await stopped.wait()
     await asyncio.sleep(6)
@@ -72,7 +71,7 @@ async def test_large_bodies_are_claimed_a_few_at_a_time(field: Field, delivery: 
                 text("UPDATE flowactions_outbox SET body = :body WHERE status = 'pending'"),
                 {"body": b"x" * size},
             )
-        process = await field.start(host=HOST)
+        process = await field.start()
         await until(field.drained, 300)
         peaks.append(_peak_mib(process.pid))
         process.terminate()

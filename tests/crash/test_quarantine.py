@@ -18,7 +18,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.ci
 
-HOST = "tests.crash.timed_hosts:make"
 SOON = "3 1.5 0.3"
 """A lease of three seconds, a deadline of one and a half, in which the receiver answers fifty requests on a busy machine,
 too, and rounds in quarantine 0.3 seconds apart."""
@@ -35,7 +34,7 @@ async def until_drained(field: Field, timing: str, seconds: float) -> int:
     died = 0
     async with asyncio.timeout(seconds):
         while True:
-            process = await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=timing)
+            process = await field.start(FLOWACTIONS_TEST_TIMING=timing)
             field.receiver.worker = process.pid  # type: ignore[attr-defined]
             ended = asyncio.create_task(process.wait())
             drained = asyncio.create_task(until(field.drained, seconds))

@@ -24,6 +24,7 @@ from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development
 
 CLAIM_LIMIT = 20
+HOST = "tests.crash.hosts:make"
 SIGNING = {"x-service-webhook-timestamp", "x-service-webhook-signature", WORKER}
 
 
@@ -57,16 +58,14 @@ class Field:
                 )
                 assert result.status == "queued"
 
-    async def start(
-        self, kill: str = "", *, host: str = "tests.crash.hosts:make", **environment: str
-    ) -> Forked:
+    async def start(self, kill: str = "", **environment: str) -> Forked:
         """Start a worker process, with a point at which it dies."""
         with (self._directory / f"worker-{len(self._running)}-{kill.replace(':', '-')}.log").open("wb") as log:
             process = await fork(
                 "flowactions_plugin.cli",
                 "worker",
                 "--host",
-                host,
+                HOST,
                 environment={**os.environ, **self.settings, "FLOWACTIONS_TEST_KILL": kill, **environment},
                 output=log,
             )
