@@ -148,14 +148,7 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
         ("FLOWACTIONS_STANDARD_WEBHOOKS", "yes"),
         ("FLOWACTIONS_DATABASE_URL", "mysql://h/d"),
         ("FLOWACTIONS_DATABASE_URL", "flowactions.db"),
-        ("FLOWACTIONS_TICK_SECONDS", "0.001"),
         ("FLOWACTIONS_TICK_SECONDS", "nan"),
-        ("FLOWACTIONS_TICK_SECONDS", "soon"),
-        ("FLOWACTIONS_CLAIM_LIMIT", "-1"),
-        ("FLOWACTIONS_DELIVERY_TIMEOUT", "00"),
-        ("FLOWACTIONS_DELIVERY_TIMEOUT", "61"),
-        ("FLOWACTIONS_DELIVERY_TIMEOUT", "1.5"),
-        ("FLOWACTIONS_RETENTION_DAYS", "9999"),
         *(
             ("FLOWACTIONS_RETRY_SCHEDULE", text)
             for text in (
@@ -211,8 +204,6 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
         ("FLOWACTIONS_EGRESS_ALLOW", "http://10.0.0.0/8"),
         ("FLOWACTIONS_EGRESS_PROXY_TUNNEL", "none"),
         ("FLOWACTIONS_EGRESS_RESOLVE", "remote"),
-        ("FLOWACTIONS_MAX_BODY_BYTES", "1023"),
-        ("FLOWACTIONS_MAX_BODY_BYTES", "16777217"),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "ключ"),
         ("AUTH_WEBHOOK_SIGNING_SECRET", ", ,"),
         ("AUTH_WEBHOOK_SIGNING_SECRET", "whsec_!"),
