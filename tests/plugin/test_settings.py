@@ -70,7 +70,6 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ("FLOWACTIONS_MAX_BODY_BYTES", "1024", "max_body_bytes", 1024),
         ("FLOWACTIONS_STANDARD_WEBHOOKS", "on", "standard_webhooks", True),
         ("FLOWACTIONS_STANDARD_WEBHOOKS", "off", "standard_webhooks", False),
-        ("FLOWACTIONS_MAX_BODY_BYTES", "16777216", "max_body_bytes", 16777216),
         ("FLOWACTIONS_ENCRYPTION_KEYS", f"{KEY},{KEY}", "encryption_keys", (b"k" * 32, b"k" * 32)),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/admin/connections", "connections_path", "/admin/connections"),
         (
@@ -144,7 +143,6 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("FLOWACTIONS_ENVIRONMENT", "staging"),
         ("FLOWACTIONS_STANDARD_WEBHOOKS", "yes"),
         ("FLOWACTIONS_DATABASE_URL", "mysql://h/d"),
         ("FLOWACTIONS_DATABASE_URL", "flowactions.db"),
@@ -199,9 +197,7 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
                 "ftp://app.example.com",
             )
         ),
-        ("FLOWACTIONS_CONNECTIONS_PATH", "/connections?"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/connections\r\nx: y"),
-        ("FLOWACTIONS_EGRESS_ALLOW", "http://10.0.0.0/8"),
         ("FLOWACTIONS_EGRESS_PROXY_TUNNEL", "none"),
         ("FLOWACTIONS_EGRESS_RESOLVE", "remote"),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "ключ"),
@@ -210,7 +206,6 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
         ("CHAT_CLIENT_SECRET", "a\nb"),
         ("BACKEND_PUBLIC_URL", "example.com"),
         ("BACKEND_PUBLIC_URL", "https://example.com/?a=b"),
-        ("CHAT_API_URL", "ftp://example.com"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_its_value_is_not_shown(name: str, text: str) -> None:
