@@ -206,6 +206,7 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
         ("CHAT_CLIENT_SECRET", "a\nb"),
         ("BACKEND_PUBLIC_URL", "example.com"),
         ("BACKEND_PUBLIC_URL", "https://example.com/?a=b"),
+        ("CHAT_API_URL", "ftp://example.com"),
     ],
 )
 def test_what_cannot_be_used_is_named_and_its_value_is_not_shown(name: str, text: str) -> None:
