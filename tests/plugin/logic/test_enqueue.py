@@ -206,6 +206,19 @@ class TestWhoMayCall:
         assert (await run.call("k")).status_code == 404
         assert (await run.call("k", PATH.replace("agent-1", "agent-2"))).status_code == 202
 
+    async def test_anothers_agent_is_as_if_it_were_not_there(self, run: Running) -> None:
+        """The host is not asked for its action."""
+        for agent in ("agent-3", "nobody"):
+            answer = await run.call("k", PATH.replace("agent-1", agent))
+            assert (answer.status_code, run.host.asked) == (404, []), agent
+
+
+async def test_all_ids_that_do_not_go_with_the_source_are_told_at_once(run: Running) -> None:
+    """A caller need not try again and again."""
+    answer = await run.call("k", source="node_trigger", actionIndex=0, triggerRowId="r")
+    named = [error["path"] for error in answer.json()["errors"]]
+    assert named == ["nodeId", "nodeTriggerGroupId", "triggerRowId"]
+
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"idempotencyKey": None}, "idempotencyKey"),
