@@ -60,12 +60,12 @@ ROOMS: Final = {
     "flowactions_plugin/*": Weight(python=1276, other=0, files=12),
     "flowactions_plugin": Weight(python=34660, other=1750, files=245),
     "hookspecs": Weight(python=3331, other=0, files=26),
-    "conformance": Weight(python=15434, other=2612, files=136),
-    "tests": Weight(python=77359, other=130, files=438),
+    "conformance": Weight(python=15444, other=2612, files=136),
+    "tests": Weight(python=75583, other=130, files=426),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 75975, "decisions": 29, "lines of the changelog": 50, "longest decision": 32}
+TEXTS: Final = {"words of docs": 75974, "decisions": 29, "lines of the changelog": 50, "longest decision": 32}
 
 ROOM: Final = re.compile(r"flowactions_plugin/\w+")
 

@@ -162,6 +162,9 @@ async def test_a_form_that_is_sent_twice_begins_one_action(queue: Queue, kind: A
     again = await actions.change(ACME, chosen, MAYA, "")
     assert len({each.id for each in [*both, again] if each is not None}) == 1
     assert [line.action for line in await audit(queue)] == [kind]
+    assert await actions.change(Scope("globex"), chosen, MAYA, "") is None, (
+        "another organization has no row of these"
+    )
 
 
 async def test_an_action_that_is_stopped_before_a_worker_takes_it_up_changes_nothing(queue: Queue) -> None:
