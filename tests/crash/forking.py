@@ -25,6 +25,8 @@ from typing import IO
 ROOT = Path(__file__).parents[2]
 _FORKING = multiprocessing.get_context("forkserver")
 _STARTING = threading.Lock()
+_PATH = tuple(sys.path)
+"""Where programs find modules: not where a test lets this process find some, too, which `multiprocessing` would hand on."""
 
 
 class Forked:
@@ -111,7 +113,7 @@ async def fork(
         theirs, ours = [their_input, their_output, os.dup(2)], [our_output, our_input]
     descriptors = [Connection(each) for each in theirs]
     try:
-        program = (module, arguments, dict(environment), str(cwd), descriptors)
+        program = (module, arguments, dict(environment), (str(cwd), *_PATH), descriptors)
         process = _FORKING.Process(target=_run, args=program, daemon=True)
         process.start()
     finally:
@@ -135,7 +137,7 @@ def _run(
     module: str,
     arguments: Sequence[str],
     environment: Mapping[str, str],
-    cwd: str,
+    path: Sequence[str],
     descriptors: Sequence[Connection],
 ) -> None:
     """Be the program that was asked for, with descriptors as standard input, output and error."""
@@ -143,8 +145,8 @@ def _run(
         os.dup2(descriptor.fileno(), number)
         descriptor.close()
     sys.stdin = open(0)  # noqa: SIM115  which `multiprocessing` has closed
-    os.chdir(cwd)
-    sys.path.insert(0, cwd)
+    os.chdir(path[0])
+    sys.path[:] = path
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [module, *arguments]
