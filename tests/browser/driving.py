@@ -18,7 +18,6 @@ Scheme: TypeAlias = Literal["light", "dark"]
 LIMIT_MS: Final = 60_000
 """For what a page is about to show: only what never comes takes so long."""
 
-SIZES: Final = ((1280, 860), (1600, 1000), (768, 1024), (390, 860))
 WIDTHS: Final = (390, 1024, 1280, 1440, 1920)
 """At which no table is wider than its window."""
 

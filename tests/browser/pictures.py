@@ -34,7 +34,6 @@ from tests.benchmarks.processor import tree_seconds
 from tests.browser.driving import (
     LIMIT_MS,
     SCHEMES,
-    SIZES,
     Scheme,
     a_browser,
     axe_core,
@@ -58,6 +57,8 @@ DOCS: dict[str, tuple[str, int, Scheme]] = {
 }
 """The pictures of the docs, by their file names: which page they show, how wide and in which scheme."""
 
+SIZES = ((1280, 860), (1600, 1000), (768, 1024), (390, 860))
+"""Of the windows in which each page is taken, the first one at the end again."""
 
 ASKED = 7
 """How often a page is asked for; the fastest answer counts, because other programs slow the others down."""

@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from flowactions_conformance.kit.drawn import THEMES, Drawing, smaller
-from flowactions_conformance.kit.model import Drawn, Expected, Run, difference, expected, outline, passages
+from flowactions_conformance.kit.model import (
+    OF_VALUES,
+    Drawn,
+    Expected,
+    Run,
+    difference,
+    expected,
+    outline,
+    passages,
+)
 from flowactions_conformance.kit.parts import Parts
 from flowactions_conformance.kit.under_test import Branch, Flow, Loop, SubFlow
 
@@ -184,6 +193,27 @@ def test_a_difference_is_named(change: Callable[[list[list[Report]]], None], wha
     found = difference(drawn, wanted, seen, RUN)
     assert found is not None
     assert (what in found.what, cause in found.cause) == (True, True), found
+
+
+def test_a_slow_machine_may_lose_and_delay_and_writes_no_other_value() -> None:
+    """The fields of a walk, and a node's config, are the host's own doing; what comes, when and how often need not be."""
+
+    def other_config(seen: list[list[Report]]) -> None:
+        seen[0][0]["node"]["config"] = {**seen[0][0]["node"]["config"], "text": "another"}
+
+    run = Run({**RUN.walk, "organizationId": "acme", "agentId": "a"})
+    fields = {**dict.fromkeys([*run.walk, "runId"], "other"), "visit": "1", "pacing": {"kind": "eager"}}
+    written = [other_config, *(walks({field: value}, "n2") for field, value in fields.items())]
+    drawn = small()
+    wanted = expected(drawn, "said")
+    for change in (*written, later, again, lost("n4"), added, turned):
+        seen = reports(drawn, wanted)
+        for each in (each for group in seen for each in group):
+            each["walk"] |= run.walk
+        change(seen)
+        found = difference(drawn, wanted, seen, run)
+        assert found is not None
+        assert (found.kind in OF_VALUES) == (change in written), found
 
 
 def test_what_runs_behind_a_halt_is_named() -> None:

@@ -354,19 +354,20 @@ class TestInAHostsTransaction:
         self, postgres_url: str, monkeypatch: pytest.MonkeyPatch, alone: bool
     ) -> None:
         """A transaction that stays open makes the other call NotQueued, and its own transaction stays usable."""
-        monkeypatch.setattr("flowactions_plugin.queue.keys.KEY_SECONDS", 0.3)
         async with owning(postgres_url) as (actions, host), host.engine.connect() as connection:
             await actions.enqueue(own_webhook(idempotency_key="k"), connection)
             webhook = own_webhook(idempotency_key="k")
-            if alone:
-                with pytest.raises(NotQueued, match="did not end within"):
-                    await actions.enqueue(webhook)
-            else:
-                async with host.engine.begin() as second:
-                    await order(second, "mine")
+            with monkeypatch.context() as patched:
+                patched.setattr("flowactions_plugin.queue.keys.KEY_SECONDS", 0.3)
+                if alone:
                     with pytest.raises(NotQueued, match="did not end within"):
-                        await actions.enqueue(webhook, second)
-                assert await orders(host) == {"mine"}
+                        await actions.enqueue(webhook)
+                else:
+                    async with host.engine.begin() as second:
+                        await order(second, "mine")
+                        with pytest.raises(NotQueued, match="did not end within"):
+                            await actions.enqueue(webhook, second)
+                    assert await orders(host) == {"mine"}
             await connection.commit()
             assert (await actions.enqueue(webhook)).status == "duplicate"
 
