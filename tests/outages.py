@@ -207,6 +207,9 @@ class Outage:
         connection = await asyncpg.connect(other.render_as_string(hide_password=False))
         try:
             await connection.execute(statement)
+            # A session that begins now may have read the former setting, and is not shown yet: this waits until it is.
+            with suppress(asyncpg.DuplicateDatabaseError):
+                await connection.execute(f'ALTER DATABASE "{url.database}" RENAME TO "{url.database}"')
             await connection.execute(
                 "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = $1", url.database
             )

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import create_engine, event, text
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -19,7 +19,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
 from flowactions_plugin.storage.outages import ADVICE, UNUSABLE_URL, code_of
 from flowactions_plugin.storage.sqlite import Deadline, limit_wait, stop_once
-from flowactions_plugin.storage.waiting import shielded
+from flowactions_plugin.storage.waiting import READ_ONLY, shielded
 
 T = TypeVar("T")
 
@@ -118,6 +118,7 @@ class Engines:
             self.thread = SQLiteThread(self._url)
         else:
             self.current = postgresql.own_engine(self._url, statement_seconds, connections)
+            event.listen(self.current.sync_engine, "handle_error", self._leave_read_only)
             self._most_kept = min(MOST_KEPT, connections - 2)
 
     async def close(self) -> None:
@@ -130,6 +131,17 @@ class Engines:
         if self.thread is not None:
             self.thread.close()
             self.thread = None
+
+    def _leave_read_only(self, context: ExceptionContext) -> None:
+        """Have all own connections replaced after PostgreSQL refused a write as read-only.
+
+        After a failover, the name of the URL leads to another server, while connections that were opened before stay at the former one.
+        """
+        if code_of(context.original_exception) == READ_ONLY:
+            context.is_disconnect = True  # so the pool replaces all connections that are older
+            for kept in self._kept:
+                postgresql.mark_unused(kept.sync_connection)
+            self.unlisten.set()
 
     @asynccontextmanager
     async def connect(self, options: Mapping[str, Any] | None = None) -> AsyncIterator[AsyncConnection]:

@@ -30,7 +30,7 @@ from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
-from flowactions_plugin.storage.waiting import CONFLICTS, is_unconfirmed
+from flowactions_plugin.storage.waiting import CONFLICTS, READ_ONLY, is_unconfirmed
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -45,7 +45,7 @@ _PHASE: Final = random.uniform(0, TOGETHER_SECONDS)  # noqa: S311  processes of 
 
 OUTAGES: Final = {
     "08": "see whether the server runs and can be reached",
-    "25006": "the server is read-only: have the URL name the primary",
+    READ_ONLY: "the server is read-only: have the URL name the primary",
     "28": "see that the user name and password of FLOWACTIONS_DATABASE_URL are right, and that the server lets them in",
     "3D": "make the database, or have FLOWACTIONS_DATABASE_URL name another",
     "40001": "a serialization conflict with another transaction: repeat your transaction",
@@ -113,7 +113,7 @@ STATE_OF_ASYNCPG: Final = (
 IS_READ_ONLY: Final = "it is read-only"
 
 REFUSALS: Final = {
-    "25006": ("read_only", IS_READ_ONLY),
+    READ_ONLY: ("read_only", IS_READ_ONLY),
     "42501": ("read_only", "this process's role may not write"),
     "53100": ("full", "its disk is full"),
     "58030": ("full", "its files cannot be written"),

@@ -236,6 +236,11 @@ def mark_used(connection: Any, record: Any = None) -> None:
     (record or connection).info["used_at"] = time.monotonic()
 
 
+def mark_unused(connection: Any) -> None:
+    """Have a connection count as one that was not used for long."""
+    connection.info["used_at"] = -math.inf
+
+
 def is_fresh(connection: Any) -> bool:
     """Return whether a connection is open and was used a moment ago, so that it needs no test before its next use."""
     is_closed = connection.connection.driver_connection.is_closed()

@@ -38,6 +38,9 @@ TRANSACTION_SECONDS: Final = 60.0
 CONFLICTS: Final = ("40001", "40P01")
 """SQLSTATEs: a serialization failure, a deadlock. They are no outage."""
 
+READ_ONLY: Final = "25006"
+"""SQLSTATE: the server, the session or the transaction takes no writes."""
+
 REPETITIONS: Final = 5
 
 JITTER_SECONDS: Final = 0.02
@@ -144,7 +147,9 @@ def committing() -> Iterator[Callable[[], None]]:
     try:
         yield begin
     except BaseException as exc:
-        if begun and (not isinstance(exc, DBAPIError) or exc.connection_invalidated):
+        is_answered = isinstance(exc, DBAPIError) and not exc.connection_invalidated
+        # Its connection was replaced although the server has answered.
+        if begun and not is_answered and getattr(getattr(exc, "orig", None), "sqlstate", None) != READ_ONLY:
             note_unconfirmed(exc)
         raise
 

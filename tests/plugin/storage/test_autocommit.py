@@ -8,15 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
 import pytest
-from sqlalchemy import func, select, text
-from sqlalchemy.engine import Connection
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.connections import MOST_KEPT
 from flowactions_plugin.storage.database import Database
-from tests.outages import a_database
+from flowactions_plugin.storage.schema import inbound_events
+from tests.outages import a_database, execute
 from tests.waiting import SAFETY_SECONDS, until
 
 
@@ -101,6 +102,38 @@ async def test_a_connection_that_was_lost_is_replaced(
         await connection.execute(select(func.pg_terminate_backend(lost)))
     await until_gone(database, [lost])
     assert await database.in_transaction(backend) != lost
+
+
+def write(connection: Connection) -> int:
+    """Write nothing, where it may be written, and give the server's process."""
+    connection.execute(delete(inbound_events).where(inbound_events.c.received_at < 0))
+    return backend(connection)
+
+
+async def test_after_a_failover_one_write_fails_and_no_other(postgres_url: str) -> None:
+    """Connections that were opened before lead to a server that takes no writes: kept ones, others, the one of LISTEN.
+
+    The server did answer, so what failed is certain not to be written.
+    """
+    async with a_database(postgres_url):
+        pass  # its tables are there
+    former = f'ALTER DATABASE "{make_url(postgres_url).database}" SET default_transaction_read_only = '
+    await execute(postgres_url, former + "on")
+    async with a_database(postgres_url) as database:
+        listening = asyncio.create_task(database.listen("flowactions", lambda _payload: None))
+        async with holding(database, postgres_url, MOST_KEPT + 3) as before:
+            pass
+        await execute(postgres_url, "SET default_transaction_read_only = off", former + "off")
+        with pytest.raises(StorageUnavailable, match="read-only") as failed:
+            await database.in_transaction(write)
+        assert not failed.value.may_be_written
+        await asyncio.wait_for(listening, SAFETY_SECONDS)
+        async with holding(database, postgres_url, MOST_KEPT + 3) as after:
+            pass
+        assert {await each for each in after}.isdisjoint([await each for each in before])
+        await asyncio.gather(*(database.in_transaction(write) for _ in range(MOST_KEPT + 3)))
+        async with database.write() as transaction:
+            await transaction.run_sync(write)
 
 
 async def test_an_error_of_a_statement_leaves_the_next_one_alone(database: Database, postgres_url: str) -> None:
