@@ -57,7 +57,7 @@ def _make(lines: Sequence[str], folder: Path, store: Path) -> None:
         AssertionError: a line fails.
     """
     # What is imported is compiled then; pip would compile everything.
-    environment = {**variables(), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
+    environment = {**variables(), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "0"}
     *before, last = lines
     if before:
         copy(shared(before, store), folder)
