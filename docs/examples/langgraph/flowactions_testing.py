@@ -61,12 +61,11 @@ class GraphHost(ExampleHost):
 
 
 class GraphRun(Run):
-    """A run: a thread of LangGraph's. It keeps the flow as it was when it was opened."""
+    """A run: a thread of LangGraph's. It keeps the graph of the flow as it was when it was opened."""
 
-    def __init__(self, walk: Walk, items: list[Item], *, paced: bool) -> None:
+    def __init__(self, walk: Walk, graph: CompiledStateGraph[Any]) -> None:
         super().__init__(walk, [])
-        self.items = items
-        self.paced = paced
+        self.graph = graph
         self.step: str | None = None
 
     @property
@@ -88,7 +87,9 @@ class GraphEngine(Engine):
     async def open(self, flow: Flow, user: str, content: str) -> Run:
         """Start a thread: it runs to its end, or to its first interrupt."""
         walk = new_walk(flow, user, content)
-        run = GraphRun(walk, self._data.items_of(flow.id), paced=flow.pacing == "deferred")
+        nodes = ActionNodes(self._actions, lambda *_: walk)
+        graph = graph_of(self._data.items_of(flow.id), nodes, paced=flow.pacing == "deferred")
+        run = GraphRun(walk, graph.compile(checkpointer=self._checkpoints))
         self._runs[walk.run_id] = run
         return await self._go_on(run, {})
 
@@ -97,19 +98,15 @@ class GraphEngine(Engine):
         run = self._runs[run_id]
         if run.done or at != run.shown:
             return run  # a doubled click, or a step that the client made up
-        state = await self._graph(run).aget_state(config_of(run_id))
+        state = await run.graph.aget_state(config_of(run_id))
         return await self._go_on(run, going_on(state)) if at == shown(state)["step"] else run
 
     async def _go_on(self, run: GraphRun, given: Any) -> Run:
-        graph, config = self._graph(run), config_of(run.walk.run_id)
+        graph, config = run.graph, config_of(run.walk.run_id)
         await graph.ainvoke(given, config, durability="sync")
         turn = shown(await graph.aget_state(config))
         run.step, run.done = turn["step"], turn["done"]
         return run
-
-    def _graph(self, run: GraphRun) -> CompiledStateGraph[Any]:
-        nodes = ActionNodes(self._actions, lambda *_: run.walk)
-        return graph_of(run.items, nodes, paced=run.paced).compile(checkpointer=self._checkpoints)
 
 
 class GraphDriver(MyDriver):
