@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeAlias
@@ -61,6 +62,21 @@ async def listening(
             writer.transport.abort()
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
+
+
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Keep a port, at which nobody answers, for a program that is told its number; yields the port.
+
+    Whoever asks for any free port does not get it, and the program may listen at it: both allow that addresses are used again.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        if sys.platform != "linux":  # elsewhere, nobody else could listen there
+            holder.close()
+        yield port
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import asyncio
 import secrets
 import sqlite3
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -215,6 +215,17 @@ class Outage:
             )
         finally:
             await connection.close()
+
+
+@contextmanager
+def patient_databases() -> Iterator[None]:
+    """Have no database be away that only answers slowly."""
+    with (
+        mock.patch("flowactions_plugin.storage.waiting.ANSWER_SECONDS", SAFETY_SECONDS),
+        mock.patch("flowactions_plugin.storage.sqlite.WAIT_SECONDS", SAFETY_SECONDS),
+        mock.patch("flowactions_plugin.inbound.store.RECORD_SECONDS", SAFETY_SECONDS),
+    ):
+        yield
 
 
 async def write(database: Database) -> None:

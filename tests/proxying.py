@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loopback import listening
+from tests.loopback import held_port, listening
 from tests.waiting import until
 
 Decide = Callable[[str], bytes | None]
@@ -131,14 +130,12 @@ async def squid(*names: str, password: str | None = None, access: str = "") -> A
         access: further lines of its configuration.
     """
     program = squid_program()
-    with tempfile.TemporaryDirectory(dir="/tmp") as made, socket.create_server(("127.0.0.1", 0)) as taken:
+    with tempfile.TemporaryDirectory(dir="/tmp") as made, held_port() as port:
         folder = Path(made)
         folder.chmod(0o777)  # as root, squid becomes another user, who cannot enter a private directory
         (folder / "hosts").write_text("".join(f"127.0.0.1 {name}\n" for name in names))
-        port = taken.getsockname()[1]
         access += "\nhttp_access allow all" if password is None else PASSWORD.format(password=password)
         (folder / "squid.conf").write_text(SQUID.format(port=port, folder=folder, access=access))
-        taken.close()
         process = await asyncio.create_subprocess_exec(
             program,
             "-N",

@@ -12,7 +12,7 @@ import httpx
 from sqlalchemy import Executable, text, update
 
 from flowactions_hookspecs import FlowNodeOrigin
-from flowactions_plugin.clock import new_id
+from flowactions_plugin.clock import Clock, new_id, timer
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.lag import LagMeter
@@ -184,6 +184,7 @@ def a_schedule(
     *,
     per_destination: int | None = None,
     timing: Timing | None = None,
+    clock: Clock = timer,
     **options: Any,
 ) -> ScheduledClaims:
     """Make scheduled claims without their worker: a test calls for the ticks."""
@@ -193,6 +194,7 @@ def a_schedule(
         tick_seconds=0.01,
         claim_limit=limit,
         per_destination=per_destination,
+        clock=clock,
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.log_text import storable
+from flowactions_plugin.storage import waiting
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import inbound_events, inbound_requests
 from flowactions_plugin.storage.sqlite import Deadline
-from flowactions_plugin.storage.waiting import ANSWER_SECONDS
+
+RECORD_SECONDS: Final = 1.0
+"""How long the record of a request that processed no event may take: the provider waits for its answer meanwhile."""
 
 Unprocessed: TypeAlias = Literal["acknowledged", "refused", "invalid", "failed"]
 """What became of a request that processed no event."""
@@ -97,9 +100,8 @@ async def record_unprocessed(
     def write(connection: Connection) -> None:
         connection.execute(counted)
 
-    # The provider waits for its answer meanwhile.
-    async with database.answering(1.0 - ANSWER_SECONDS):
-        await database.in_transaction(write, Deadline(1.0))
+    async with database.answering(RECORD_SECONDS - waiting.ANSWER_SECONDS):
+        await database.in_transaction(write, Deadline(RECORD_SECONDS))
 
 
 def _short(text: str) -> str | None:

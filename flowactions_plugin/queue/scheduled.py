@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 
+from flowactions_plugin.clock import Clock, timer
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
@@ -21,6 +22,7 @@ class ScheduledClaims:
         tick_seconds: from the start of a tick to the start of the next.
         claim_limit: rows per tick.
         per_destination: rows of a tick for one organization at one destination; ``None``: no limit.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -31,22 +33,23 @@ class ScheduledClaims:
         tick_seconds: float,
         claim_limit: int,
         per_destination: int | None = None,
+        clock: Clock = timer,
     ) -> None:
         self._store = store
         self._executor = executor
         self._tick_seconds = tick_seconds
         self._claim_limit = claim_limit
         self._per_destination = per_destination
+        self._clock = clock
         self._tick_at = 0.0
 
     async def run_once(self) -> float:
         """Run a tick if it is time; see `ClaimStrategy`."""
-        clock = asyncio.get_running_loop().time
-        if clock() >= self._tick_at:
-            started = clock()
+        started = self._clock()
+        if started >= self._tick_at:
             await self.tick()
             self._tick_at = started + self._tick_seconds
-        return self._tick_at - clock()
+        return self._tick_at - self._clock()
 
     async def wait(self, seconds: float) -> None:
         """Wait for so long."""
@@ -68,7 +71,7 @@ class ScheduledClaims:
         """
         await self._executor.completer.flush()
         await self._executor.settle()
-        latest = asyncio.get_running_loop().time() + self._store.contact.timing.wait_seconds
+        latest = self._clock() + self._store.contact.timing.wait_seconds
         sent: Counter[tuple[str, str]] = Counter()
         goes_on = True
         while goes_on:
@@ -84,7 +87,7 @@ class ScheduledClaims:
         self, left: Sequence[ClaimedDelivery], latest: float, sent: Counter[tuple[str, str]]
     ) -> bool:
         """Send what was claimed and count it; return whether the tick is over."""
-        clock, is_over = asyncio.get_running_loop().time, False
+        is_over = False
         try:
             while left and not is_over:
                 now, left = _within(left, MOST_BYTES)
@@ -93,7 +96,7 @@ class ScheduledClaims:
                 gone = await self._store.withdrawn(left) if left else ()
                 self._executor.abandon([row for row in left if row.id in gone])
                 left = [row for row in left if row.id not in gone]
-                is_over = self._executor.stopping or clock() > latest
+                is_over = self._executor.stopping or self._clock() > latest
         finally:
             self._executor.abandon(left)
         return is_over

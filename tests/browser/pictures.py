@@ -43,7 +43,8 @@ from tests.browser.driving import (
 )
 from tests.browser.rows import fill
 from tests.browser.tours import tour_of_authors, tour_of_operators
-from tests.conformance.served import free_port, process, serves, until, url_of, uvicorn
+from tests.conformance.served import process, serves, until, url_of, uvicorn
+from tests.loopback import held_port
 
 IMAGES = ROOT / "docs/images"
 DOCS: dict[str, tuple[str, int, Scheme]] = {
@@ -184,7 +185,7 @@ async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[
                 where = options.out / str(rows)
                 url = stack.enter_context(a_database(options.database))
                 store_url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
-                store, port = Store(store_url), free_port()
+                store, port = Store(store_url), stack.enter_context(held_port())
                 async with store.open():
                     hook = Sample(webhook_url=url_of(port), webhook_secret="s" * 24, channel_id="C00ORDERS")
                     await load_sample(store, hook)

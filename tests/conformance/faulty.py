@@ -317,7 +317,7 @@ ALTERED = [
     walker("always-eager", "Every node runs when it is reached, in client-paced flows, too.", "MODEL-2", "ran when the client-paced flow was opened", "walk = msgspec.structs.replace(walk, pacing=Deferred(_step_after(flow, index)))", "pass"),
     walker("runs-in-the-background", "The walk goes on, and answers, while nodes still run.", "MODEL-1", "the host starts reach() in the background", "        return await self._walk_through(run)\n", """
         async def later():
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(0.2)
             await self._walk_through(run)
 
         self.later = asyncio.create_task(later())

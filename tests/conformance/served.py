@@ -16,7 +16,6 @@ import httpx
 import pytest
 
 from flowactions_conformance.kit.hand_over import ServedAt, read_environment
-from flowactions_conformance.serving import listen
 
 ROOT = Path(__file__).parents[2]
 DRIVER = "flowactions_conformance.reference_host.served:make_driver"
@@ -52,13 +51,6 @@ http {{
   }}
 }}
 """
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with listen() as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def url_of(port: int) -> str:

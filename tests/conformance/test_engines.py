@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,13 +18,13 @@ import pytest
 
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.init import engines, files_of
-from flowactions_conformance.serving import listen
 from flowactions_hookspecs import FlowActions
 from tests.conformance.engines import PACKAGES, guide_of, lines_of, python_of, run
 from tests.conformance.hosts.small_host import SmallHost, outbox
 from tests.docs.environments import shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import follow, pip_lines
+from tests.loopback import held_port
 from tests.waiting import until
 
 GUIDE = guide_of("langgraph")
@@ -38,17 +39,21 @@ def test_its_guide_can_be_followed(engine: str, tmp_path: Path, store: Path) -> 
     follow(guide_of(engine), tmp_path, store)
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    with held_port() as port:
+        yield port
+
+
 @pytest.mark.ci
-async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path) -> None:
+async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path, port: int) -> None:
     """As the guide says: the graph and an app with the plugin, each loaded from the same file, beside the guide's modules."""
     server, *_ = [each.text for each in blocks_of(GUIDE) if "langgraph-cli" in each.text]
     install, start = server.splitlines()
     programs = shared([*pip_lines(blocks_of(GUIDE)), install], store) / "bin"
     write_modules(tmp_path)
-    with listen() as listener:
-        port = str(listener.getsockname()[1])
     process = await asyncio.create_subprocess_exec(
-        *(f"{programs}/langgraph", *start.split()[1:], "--no-reload", "--port", port),
+        *(f"{programs}/langgraph", *start.split()[1:], "--no-reload", "--port", str(port)),
         cwd=tmp_path,
         env={**variables(), "PATH": f"{programs}:{os.environ['PATH']}"},
         start_new_session=True,

@@ -13,6 +13,7 @@ from flowactions_conformance.kit.outcomes import Status
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
 from tests.conformance.faulty import DRAWN, FAULTS, INVENTED, factory_of, together
+from tests.waiting import SAFETY_SECONDS
 
 EFFECT_SECONDS = 10.0
 """Long enough for what comes on a busy machine; what never comes is waited for only so long."""
@@ -68,8 +69,10 @@ async def test_faults_are_found_and_named(names: str, monkeypatch: pytest.Monkey
     """Their checks fail; what they say leads to the fault. The other checks are not tried: on healthy hosts they blame nobody."""
     faults = [FOUND[name] for name in names.split()]
     ids = [id_ for fault in faults for id_ in fault.found.split()]
-    # Nobody waits longer for what a faulty host never does, also on a slow machine.
+    # Nobody waits longer for what a faulty host never does, also on a slow machine. All else comes, however slow it is.
     monkeypatch.setattr(Machine, "slowness", fast)
+    for what in limits.SECONDS:
+        monkeypatch.setitem(limits.SECONDS, what, SAFETY_SECONDS)
     monkeypatch.setattr(pacing, "AGAIN_SECONDS", EFFECT_SECONDS)
     monkeypatch.setitem(limits.SECONDS, "effect", EFFECT_SECONDS)
     report = await run_checks(factory_of(together(*faults)), ids, seed=SEED)

@@ -13,6 +13,7 @@ import pytest
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.kit.plugins import tried
 from flowactions_conformance.kit.plugins.checks import CHECKS
+from tests.waiting import SAFETY_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials" / "a-node-type-of-your-own.md").read_text()
@@ -123,10 +124,16 @@ FAULTY = {
 }
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What never ends is waited for only so long; what arrives does so at once."""
     monkeypatch.setattr(tried, "DELIVERED_SECONDS", 10.0)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What arrives is waited for, however slow the machine is."""
+    monkeypatch.setattr(tried, "DELIVERED_SECONDS", SAFETY_SECONDS)
 
 
 @pytest.fixture
@@ -145,6 +152,7 @@ def checked(folder: Path, text: str) -> int:
     return main(["plugin", "flowactions_crm", *OPTIONS])
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_tutorials_plugin_passes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As it is printed."""
     assert checked(folder, GOOD) == 0, capsys.readouterr().out
@@ -152,6 +160,7 @@ def test_the_tutorials_plugin_passes(folder: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_plugin_is_found(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the checks that it must fail, and by no others; what is printed leads to the fault."""

@@ -29,6 +29,7 @@ from flowactions_conformance.serving import listen, serve
 from flowactions_conformance.variables import DESK, PROBE, PROBE_TOKEN
 from tests.conformance import served
 from tests.conformance.hosts import restarted_host
+from tests.loopback import held_port
 from tests.waiting import until
 
 RESTARTING = "tests.conformance.hosts.restarted_host:make_driver"
@@ -42,9 +43,10 @@ async def checked(place: ServedAt, *ids: str, driver: str = served.DRIVER) -> Re
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedAt]:
     """A reference host in one process, with no proxy before it."""
-    folder, port = tmp_path_factory.mktemp("served"), served.free_port()
+    folder = tmp_path_factory.mktemp("served")
     (folder / "served.env").touch(0o644)
     with (
+        held_port() as port,
         served.serve_env(folder, served.url_of(port), "--inbound") as found,
         served.host(folder, found.environ, port),
     ):
@@ -112,9 +114,9 @@ class TestRun:
     @pytest.mark.ci
     async def test_a_host_without_the_probe_is_told(self, tmp_path: Path) -> None:
         """And before that, one at whose address nothing answers."""
-        port = served.free_port()
-        url = served.url_of(port)
         with ExitStack() as stack:
+            port = stack.enter_context(held_port())
+            url = served.url_of(port)
             place = await asyncio.to_thread(stack.enter_context, served.serve_env(tmp_path, url, "--inbound"))
             report = await checked(place, "LOAD-1")
             assert report.error is not None
@@ -185,15 +187,20 @@ async def _report(environ: Mapping[str, str], kind: str, pid: str) -> int:
         return (await client.post(environ[PROBE], json=report, headers=headers)).status_code
 
 
+@pytest.fixture
+def port() -> Iterator[int]:
+    with held_port() as port:
+        yield port
+
+
 @pytest.mark.ci
-def test_the_guide_can_be_followed(tmp_path: Path) -> None:
+def test_the_guide_can_be_followed(tmp_path: Path, port: int) -> None:
     """Its three terminals, line by line; the port is another, and of the checks two are run.
 
     In the third terminal, the line by which a check is run again is one that can be typed there.
     """
     page = (served.ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
     section = page.partition("## A host that is already served\n")[2].partition("\n## ")[0]
-    port = served.free_port()
     first, second, third = (
         block.replace("8000", str(port)) for block in re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
     )
@@ -219,10 +226,10 @@ def test_the_guide_can_be_followed(tmp_path: Path) -> None:
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int, int, ServedAt]]:
     """A reference host in three processes, with the folder and the port of an nginx before it, and its own port."""
     folder = tmp_path_factory.mktemp("nginx")
-    port, inner = served.free_port(), served.free_port()
-    url = f"{served.url_of(port)}/flows"
     with (
-        served.serve_env(folder, url, "--inbound") as found,
+        held_port() as port,
+        held_port() as inner,
+        served.serve_env(folder, f"{served.url_of(port)}/flows", "--inbound") as found,
         served.host(folder, found.environ, inner, 3),
     ):
         yield folder, port, inner, found
@@ -276,11 +283,11 @@ class TestRestarts:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One after the other, after all others; processes of each start are told apart."""
-        port = served.free_port()
-        url = served.url_of(port)
-        monkeypatch.setenv(restarted_host.PORT, str(port))
         monkeypatch.setenv(restarted_host.GROUP_FILE, str(tmp_path / "group"))
         with ExitStack() as stack:
+            port = stack.enter_context(held_port())
+            url = served.url_of(port)
+            monkeypatch.setenv(restarted_host.PORT, str(port))
             place = await asyncio.to_thread(stack.enter_context, served.serve_env(tmp_path, url, "--inbound"))
             restarted_host.start(place.environ)
             try:

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from sqlalchemy.engine import make_url
 
-from flowactions_conformance.serving import listen
 from tests.docs.environments import variables
 from tests.docs.fences import ROOT, Block, blocks_of
+from tests.loopback import held_port
 from tests.waiting import SAFETY_SECONDS, until
 
 pytestmark = pytest.mark.ci
@@ -146,22 +146,21 @@ async def test_the_page_is_followed(postgres_url: str, tmp_path: Path) -> None:
 
 async def answer_of_the_app(reader: Reader) -> list[str]:
     """Start the tutorial's web app with the settings of the page, and run its flow once."""
-    with listen(0) as free:
-        port = free.getsockname()[1]
-    app = reader.starts("uvicorn", "app:app", "--port", str(port))
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SAFETY_SECONDS) as client:
+    with held_port() as port:
+        app = reader.starts("uvicorn", "app:app", "--port", str(port))
+        try:
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=SAFETY_SECONDS) as client:
 
-            async def answers() -> bool:
-                try:
-                    return (await client.get("/dashboard")).status_code == 200
-                except httpx.ConnectError:
-                    return False
+                async def answers() -> bool:
+                    try:
+                        return (await client.get("/dashboard")).status_code == 200
+                    except httpx.ConnectError:
+                        return False
 
-            await until(answers)
-            ran = await client.post("/flows/welcome", params={"user": "grace", "said": "Hello"})
-            said: list[str] = ran.json()
-            return said
-    finally:
-        app.terminate()
-        app.wait(SAFETY_SECONDS)
+                await until(answers)
+                ran = await client.post("/flows/welcome", params={"user": "grace", "said": "Hello"})
+                said: list[str] = ran.json()
+                return said
+        finally:
+            app.terminate()
+            app.wait(SAFETY_SECONDS)

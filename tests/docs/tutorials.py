@@ -30,9 +30,9 @@ from typing import Final, NamedTuple
 
 from playwright.sync_api import Error, Page, sync_playwright
 
-from flowactions_conformance.serving import listen
 from tests.docs.environments import INSTALL, copy, place, run, shared, variables
 from tests.docs.fences import ROOT, Block, blocks_of
+from tests.loopback import held_port
 
 FOLDER: Final = ROOT / "docs" / "tutorials"
 NAMES: Final = ("litestar-host", "fastapi-host", "django-host", "a-node-type-of-your-own")
@@ -142,7 +142,7 @@ class Reader:
         self.commands = 0
         self._folder = folder
         self._stack = stack
-        self._ports = _free_ports()
+        self._ports = {port: str(stack.enter_context(held_port())) for port in PORTS}
         self._terminals: dict[str, Terminal] = {}
         self._page: Page | None = None
         self._pip_lines = pip_lines
@@ -298,16 +298,6 @@ def _pattern(lines: str) -> str:
         else:
             parts.append(re.escape(line.rstrip()).replace("…", ".*") + r"[ ]*\n")
     return "".join(parts)
-
-
-def _free_ports() -> dict[str, str]:
-    """Find a free port for each of the page's; all are held until all are known."""
-    listeners = [listen(0) for _ in PORTS]
-    try:
-        return {port: str(each.getsockname()[1]) for port, each in zip(PORTS, listeners, strict=True)}
-    finally:
-        for each in listeners:
-            each.close()
 
 
 def chromium() -> str | None:

@@ -5,16 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from flowactions_plugin.operations import changes, engine
-from flowactions_plugin.storage import sqlite, waiting
-from tests.waiting import SAFETY_SECONDS
+from tests.outages import patient_databases
 
 
 @pytest.fixture(scope="session", autouse=True)
 def databases_have_time() -> Iterator[None]:
     """A database that answers slowly on a busy machine is not away: tests about these limits set their own."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(waiting, "ANSWER_SECONDS", SAFETY_SECONDS)
-        patched.setattr(sqlite, "WAIT_SECONDS", SAFETY_SECONDS)
+    with patient_databases():
         yield
 
 

@@ -310,11 +310,16 @@ class TestReading:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The call ends at its time, and the message may have been posted."""
-        monkeypatch.setattr("flowactions_plugin.chat.provider.CALL_SECONDS", 0.2)
-        async with answering([b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"]) as provider:
-            with pytest.raises(ChatRefused) as refused:
-                await provider.post_message("xoxb-1", "C1", "hi")
-        assert refused.value.code == "maybe_posted"
+        codes: list[str] = []
+        for seconds in (0.2, 20.0):  # a busy machine may not have read the head within the first
+            monkeypatch.setattr("flowactions_plugin.chat.provider.CALL_SECONDS", seconds)
+            async with answering([b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{"]) as provider:
+                with pytest.raises(ChatRefused) as refused:
+                    await provider.post_message("xoxb-1", "C1", "hi")
+            codes.append(refused.value.code)
+            if codes[-1] != "unreachable":
+                break
+        assert codes[-1] == "maybe_posted"
 
     async def test_display_names_are_cleaned_and_not_refused(self) -> None:
         """One unusual name does not remove others from a picker, and fits on one line of limited length."""

@@ -17,7 +17,7 @@ from flowactions_plugin.cli import main, receiver
 from flowactions_plugin.cli.receiver import NOT_FORWARDED, verify
 from flowactions_plugin.egress.signature import sign
 from tests.commanding import ROOT, Ended, command, running
-from tests.loopback import listening
+from tests.loopback import held_port, listening
 from tests.recorder import recorder, status
 from tests.waiting import SAFETY_SECONDS, until
 
@@ -118,11 +118,10 @@ async def test_what_is_received_is_passed_on_as_it_came(tmp_path: Path) -> None:
     for name, value in received["headers"]:
         if name.lower() not in NOT_FORWARDED:
             assert passed.header(name.lower()) == value
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    async with listen("--forward-to", f"http://127.0.0.1:{port}", WEBHOOK_SECRET=SECRET) as receiver:
-        sent = await command("send-test", receiver.url, cwd=tmp_path, **DEVELOPMENT)
-        await receiver.end(lines=1)
+    with held_port() as port:
+        async with listen("--forward-to", f"http://127.0.0.1:{port}", WEBHOOK_SECRET=SECRET) as receiver:
+            sent = await command("send-test", receiver.url, cwd=tmp_path, **DEVELOPMENT)
+            await receiver.end(lines=1)
     assert "not delivered: it answered 502 (not signed, because no secret was given)" in sent.out
     assert "a request could not be passed on: " in receiver.told[-1]
 
@@ -333,9 +332,8 @@ async def test_why_nothing_was_sent(tmp_path: Path) -> None:
         assert receiver.requests == []
     assert refused.code == 1
     assert "are not allowed (loopback)" in refused.out
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    lost = await command("send-test", f"http://127.0.0.1:{port}/", cwd=tmp_path, **DEVELOPMENT)
+    with held_port() as port:
+        lost = await command("send-test", f"http://127.0.0.1:{port}/", cwd=tmp_path, **DEVELOPMENT)
     assert (lost.code, [*phases_of(lost)]) == (1, ["resolve", "connect", "total"])
     assert " ms  failed here\n" in lost.out
     for url in ("ftp://x/", "http://user:s3cret@x/", "nonsense"):

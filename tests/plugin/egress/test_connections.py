@@ -415,21 +415,25 @@ class TestPool:
 
     async def test_an_attempt_that_is_interrupted_closes_its_connection(self) -> None:
         """The receiver may still answer it: not the next request."""
-        connections = 0
+        connections, arrived, interrupted = 0, asyncio.Event(), asyncio.Event()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             nonlocal connections
             connections += 1
             await reader.readuntil(b"\r\n\r\n")
             if connections == 1:
-                await asyncio.sleep(0.3)
+                arrived.set()
+                await interrupted.wait()
             writer.write(OK)
             await reader.read()
 
         async with listening(serve) as port, a_transport() as transport:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.1):
-                    await post(transport, f"http://127.0.0.1:{port}/")
+            attempt = asyncio.create_task(post(transport, f"http://127.0.0.1:{port}/"))
+            await arrived.wait()
+            attempt.cancel()
+            await asyncio.wait({attempt})
+            interrupted.set()
+            assert attempt.cancelled()
             assert (await post(transport, f"http://127.0.0.1:{port}/")).body_prefix == b"ok"
         assert connections == 2
 

@@ -56,9 +56,12 @@ async def test_a_chat_connection_is_counted_for_its_organization_only(queue: Que
     assert counted == ["1", "1", "0", "0", "2"]
 
 
-async def _grow(queue: Queue, row_id: str, what: str, numbers: range) -> None:
-    """Write what there may be many of: destinations and nodes that fail, of an organization each; workers; pauses."""
-    now = int(time.time() * 1000)
+async def _grow(queue: Queue, row_id: str, what: str, numbers: range, now: int) -> None:
+    """Write what there may be many of: destinations and nodes that fail, of an organization each; workers; pauses.
+
+    What is written later is older than what was written before: only with the same ``now`` do their times not overlap,
+    and an index finds the newest on the same pages.
+    """
     if what == "behind":
         await copy(queue.database, row_id, len(numbers), already=numbers.start)
         behind = f"next_attempt_at = {BEHIND_MS}, sequence = 7, position = attempts"
@@ -106,11 +109,12 @@ async def test_an_overview_costs_no_more_with_more_of_anything(
 ) -> None:
     """Of destinations, organizations, nodes and workers, too, four times as many are the same work."""
     insights, scope, work = Insights(queue.database), Scope(organization), []
+    now = int(time.time() * 1000)
     row_id = await queue.put()
-    await _grow(queue, row_id, "statistics", range(300))
+    await _grow(queue, row_id, "statistics", range(300), now)
     few = 12_000 if grows == "behind" else 6000  # what waits is counted up to a limit
     for numbers in (range(few), range(few, 4 * few)):
-        await _grow(queue, row_id, grows, range(300 + numbers.start, 300 + numbers.stop))
+        await _grow(queue, row_id, grows, range(300 + numbers.start, 300 + numbers.stop), now)
         seen = Watched(queue.database, "flowactions_")
         work.append(sorted([await seen.work(lambda _: insights.overview(scope)) for _ in range(3)])[1])
     assert work[0] > 5
@@ -123,7 +127,7 @@ async def test_an_overview_reads_the_hour_of_the_destinations_that_it_names_only
     """With many that fail, it looked through the statistics of all."""
     row_id = await queue.put()
     for grows in ("destinations", "statistics"):
-        await _grow(queue, row_id, grows, range(6000))
+        await _grow(queue, row_id, grows, range(6000), int(time.time() * 1000))
     insights, seen = Insights(queue.database), Watched(queue.database)
     plans = await seen.plans(lambda _: insights.overview(Scope(None)))
     assert [plan for plan in plans if re.search("(?i)(Seq Scan on|^SCAN) flowactions_statistics", plan)] == []

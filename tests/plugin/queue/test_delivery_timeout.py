@@ -20,6 +20,7 @@ from tests.commanding import command
 from tests.plugin.nodes.running import running
 from tests.queueing import Queue, a_schedule, an_executor, continuously, ok
 from tests.recorder import recorder
+from tests.sending import Deadlines
 from tests.support import SmallHost, development, services_of
 
 ANSWERS_AFTER = 1.5
@@ -122,25 +123,18 @@ class TestSpareTime:
     ) -> None:
         """Large rows of which the first take as long are given back."""
         queue = Queue(queue.database, timing_of(seconds))
+        monkeypatch.setattr("flowactions_plugin.queue.scheduled.MOST_BYTES", 1)
         for later, sent in ((9.0, 3), (11.0, 1)):
-            loop = asyncio.get_running_loop()
-            # A busy machine takes its time: it counts little.
-            clock, began, ahead = loop.time, loop.time(), [0.0]
+            now = [0.0]
 
-            async def answer(_request: httpx.Request, ahead: list[float] = ahead, later: float = later) -> Any:
-                ahead[0] = later
+            async def answer(_request: httpx.Request, now: list[float] = now, later: float = later) -> Any:
+                now[0] = later
                 return httpx.Response(200)
 
             rows = [await queue.put(body=b"x" * (1 << 20), max_attempts=1) for _ in range(3)]
-            schedule = a_schedule(queue, answer, timing=timing_of(seconds))
-            monkeypatch.setattr("flowactions_plugin.queue.scheduled.MOST_BYTES", 1)
-            with monkeypatch.context() as context:
-                context.setattr(
-                    loop,
-                    "time",
-                    lambda clock=clock, began=began, ahead=ahead: began + (clock() - began) / 100 + ahead[0],
-                )
-                assert await schedule.tick() == sent
+            clock = partial(now.__getitem__, 0)
+            schedule = a_schedule(queue, answer, timing=timing_of(seconds), clock=clock, lag=Deadlines())
+            assert await schedule.tick() == sent
             ended = [(await queue.row(each)).status for each in rows]
             assert ended.count("delivered") == sent
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import pwd
 import shutil
-import socket
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from sqlalchemy.engine import make_url
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from tests.commanding import command
+from tests.loopback import held_port
 from tests.outages import a_database
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
@@ -58,11 +58,10 @@ async def pooled(url: str) -> AsyncIterator[str]:
     user = None
     if os.getuid() == 0:  # it does not run as root; whoever runs the server may enter the folder of its socket
         user = Path(host).stat().st_uid if host.startswith("/") else pwd.getpwnam("nobody").pw_uid
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    given = CONFIGURATION.format(host=host, port=server.port or 5432, user=server.username, own=port)
-    with tempfile.NamedTemporaryFile("w", dir="/tmp", suffix=".ini") as settings:
-        settings.write(given)
+    with held_port() as port, tempfile.NamedTemporaryFile("w", dir="/tmp", suffix=".ini") as settings:
+        settings.write(
+            CONFIGURATION.format(host=host, port=server.port or 5432, user=server.username, own=port)
+        )
         settings.flush()
         os.chmod(settings.name, 0o644)  # noqa: PTH101
         process = await asyncio.create_subprocess_exec(program, "-q", settings.name, user=user)

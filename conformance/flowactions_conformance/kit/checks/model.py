@@ -45,6 +45,8 @@ MOST_WALKS, MOST_SECONDS = 40, 20.0
 NODE_FINDS: Final = "Host.node does not find the node by organization, opened flow and node alone: it gets the ids that Walk and Node had"
 
 
+LATE_LOOKS: Final = 20
+"""How often it is looked, each twentieth of a second, for nodes that run after open() has returned, since one did."""
 LATE: Final = Difference(
     "late",
     "action nodes had not run when open() returned",
@@ -162,8 +164,7 @@ class Walks:
             return SAME_RUN
         self._sessions.add(turn.session)
         if drawn.flow.pacing == "eager":
-            due = len(wanted.probes[0])
-            if len(new()) < due and await _comes(lambda: len(new()) >= due):
+            if await _more_comes(lambda: len(new()), len(wanted.probes[0])):
                 return LATE
             seen.append(new())
             if meanwhile is not None:
@@ -315,12 +316,15 @@ class Walks:
                 )
 
 
-async def _comes(holds: Callable[[], bool]) -> bool:
-    for _ in range(20):
-        if holds():
-            return True
+async def _more_comes(count: Callable[[], int], due: int) -> bool:
+    """Return whether something that is due comes later; what is due is waited for as long as something comes."""
+    before = newest = count()
+    looks = 0
+    while newest < due and looks < LATE_LOOKS:
         await asyncio.sleep(0.05)
-    return False
+        came = count()
+        looks, newest = looks + 1 if came == newest else 0, came
+    return newest > before
 
 
 def _of_the_end(drawn: Drawn, wanted: Expected, count: int, turn: Turn) -> Difference | None:
