@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -65,7 +66,16 @@ EMPTY = (
     "tests/contract/",
     "tests/crash/",
     "tests/packaging/",
-    "tests/plugin/storage/",
+    "tests/plugin/storage/test_beside_a_host.py",
+    "tests/plugin/storage/test_conflicts.py",
+    "tests/plugin/storage/test_database.py::test_a_host_that_starts_before_its_database_recovers",
+    "tests/plugin/storage/test_database.py::test_concurrent_first_starts_succeed",
+    "tests/plugin/storage/test_few_connections.py",
+    "tests/plugin/storage/test_migrations.py",
+    "tests/plugin/storage/test_outages.py",
+    "tests/plugin/storage/test_poolers.py",
+    "tests/plugin/storage/test_transactions.py::test_joined_writes_commit_and_roll_back_with_the_host",
+    "tests/plugin/storage/test_urls.py",
     "tests/plugin/test_cli.py",
 )
 """Where tests get a database without tables: they are about the first start, too. The others get a copy of a database
@@ -159,28 +169,47 @@ def postgres_server() -> Iterator[str]:
     given = os.environ.get("FLOWACTIONS_TEST_POSTGRES_URL")
     if given:
         yield given
+        _administrator(given).close()
         return
     # In memory where there is room: a new database is a thousand files.
     with own_postgresql(reaper.memory_folder()) as server:
-        asyncio.run(_trust_the_disk(server.get_uri()))
-        yield server.get_uri()
+        url = server.get_uri()
+        _trust_the_disk(url)
+        yield url
+        _administrator(url).close()
 
 
-async def _trust_the_disk(url: str) -> None:
+def _trust_the_disk(url: str) -> None:
     """Have the server wait for no disk, and keep little of its log: data need outlive killed processes only."""
     for setting in ("fsync = off", "full_page_writes = off", "max_wal_size = '256MB'"):
-        await _execute(url, f"ALTER SYSTEM SET {setting}")
-    await _execute(url, "SELECT pg_reload_conf()")
+        _administrator(url).execute(f"ALTER SYSTEM SET {setting}")
+    _administrator(url).execute("SELECT pg_reload_conf()")
 
 
-async def _execute(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(
-        make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-    )
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
+class _Administrator:
+    """One connection to a server, for all databases that a run makes and drops: with one each, that takes twice as long."""
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        # One that is not the thread's: others may ask for that.
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._connection: asyncpg.Connection | None = None
+
+    def execute(self, statement: str) -> None:
+        self._runner.run(self._execute(statement))
+
+    async def _execute(self, statement: str) -> None:
+        if self._connection is None:
+            self._connection = await asyncpg.connect(self._url)
+        await self._connection.execute(statement)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._runner.run(self._connection.close())
+        self._runner.close()
+
+
+_administrator = cache(_Administrator)
 
 
 async def _make_tables(url: str) -> None:
@@ -194,9 +223,9 @@ def _a_postgresql_database(server: str, template: str = "template1") -> Iterator
     made = f'CREATE DATABASE "{name}" TEMPLATE "{template}"'
     if "FLOWACTIONS_TEST_POSTGRES_URL" not in os.environ:
         made += " STRATEGY FILE_COPY"  # where nothing waits for the disk, a fifth of the time of WAL_LOG
-    asyncio.run(_execute(server, made))
+    _administrator(server).execute(made)
     yield make_url(server).set(drivername="postgresql", database=name).render_as_string(hide_password=False)
-    asyncio.run(_execute(server, f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+    _administrator(server).execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
 @pytest.fixture(scope="session")

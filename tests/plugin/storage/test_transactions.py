@@ -39,12 +39,11 @@ WRITTEN = ("outbox", "deferred")
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database for the test's kind of engine."""
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of a new database for the test's kind of engine."""
     given = request.node.callspec.params
-    if (given["failure"][0] if "failure" in given else given["kind"]) in POSTGRES_ENGINES:
-        return str(request.getfixturevalue("postgres_url"))
-    return f"sqlite:///{tmp_path / 'shared.db'}"
+    kind = given["failure"][0] if "failure" in given else given["kind"]
+    return str(request.getfixturevalue("postgres_url" if kind in POSTGRES_ENGINES else "sqlite_url"))
 
 
 async def rows(host: SharingHost) -> tuple[int, ...]:
