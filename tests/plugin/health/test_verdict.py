@@ -20,6 +20,7 @@ from flowactions_plugin.insights.standing import may_only_read
 from flowactions_plugin.storage.postgresql import Blocker, Snapshot
 from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import metadata
+from flowactions_plugin.watch.fleet import BEAT_SECONDS
 
 NOW = 10**12
 SCHEDULED = 180_000
@@ -77,6 +78,7 @@ def mine(attempts: int, failed: int) -> dict[str, Any]:
 )
 def test_patience_is_three_ticks_or_fifteen_seconds(mode: str, tick: float, expected: int) -> None:
     """Workers write every ten seconds when they last claimed, so no less is told apart."""
+    assert expected > 1000 * BEAT_SECONDS
     assert facts(alive=0, mode=mode, tick_seconds=tick).patience_ms == expected
 
 
