@@ -16,7 +16,7 @@ from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.events import KINDS, DestinationRecovered
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
-from flowactions_plugin.egress.attempt import Message, Outcome
+from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Actor, Scope
@@ -49,11 +49,11 @@ class Watched:
         self.watch = AlertWatch(alerts_in(database), database, self._send)
         self.look = self.watch.look
 
-    async def _send(self, message: Message, secret: str) -> Outcome:
+    async def _send(self, message: Message, secret: str) -> Outcome | Aborted:
         assert secret == SECRET
         assert isinstance(message, NewDelivery)
         self.sent.append(message)
-        return Outcome(0, 0, self.answers)
+        return Outcome(0, 0, self.answers) if self.answers else Aborted("host", "it is away")
 
 
 async def dead(
@@ -306,12 +306,10 @@ async def test_an_alert_that_does_not_arrive_is_sent_again_in_a_minute(
     now = [queue.database.clock()]
     monkeypatch.setattr(queue.database, "clock", lambda: now[0])
     watched = Watched(queue.database)
-    watched.answers = 500
     refuse(queue.database, "its disk is full")
     for seconds, sent in ((0, 1), (59, 1), (1, 2), (0, 2), (60, 3), (3600, 3)):
         now[0] += seconds
-        if sent == 3:
-            watched.answers = 200
+        watched.answers = (0, 500, 200)[sent - 1]  # none at first: this side could not send
         await watched.look()
         assert len(watched.sent) == sent
     assert len({each.event_id for each in watched.sent}) == 1

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, text, update
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
@@ -27,7 +27,7 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
-from flowactions_plugin.storage.schema import attempts
+from flowactions_plugin.storage.schema import attempts, outbox
 from tests.pausing import rows_of
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.stored import a_dead_one
@@ -341,6 +341,26 @@ class TestCancellationOfClaimedRows:
         logged = await queue.queries.stored(claim.id, "acme")
         assert logged is not None
         assert [each.status_code for each in logged[1]] == [outcome.status_code]
+
+    @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+    async def test_an_outcome_that_is_being_written_is_waited_for(self, queue: Queue) -> None:
+        """What was delivered meanwhile stays so."""
+        (row_id,) = await put(queue, 1)
+        waiting = text(
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+
+        async def waits() -> bool:
+            async with queue.database.read() as connection:
+                return bool((await connection.execute(waiting)).all())
+
+        async with queue.database.write() as connection:
+            delivered = {"status": "delivered", "finished_at": 1}
+            await connection.execute(update(outbox).where(outbox.c.id == row_id).values(delivered))
+            cancels = asyncio.create_task(Operations(queue.database).one(ACME, "cancel", row_id, MAYA))
+            await until(waits)
+        assert not await cancels
+        assert (await queue.row(row_id)).status == "delivered"
 
 
 async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:

@@ -108,6 +108,8 @@ class TestPausing:
         for _ in range(100):
             told += await look(queue)
         assert [each.organization_id for each in told] == ["globex"]
+        # Nothing was done, so a worker does not look again at once.
+        assert await automatic.AutomaticPauses(queue.database, RULE, told.append).look() is None
 
 
 class TestResuming:

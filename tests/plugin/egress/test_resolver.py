@@ -22,7 +22,7 @@ from tests.queueing import a_delivery
 from tests.recorder import recorder
 from tests.sending import Message
 from tests.support import SmallHost, a_walk, development, services_of
-from tests.waiting import until
+from tests.waiting import SAFETY_SECONDS, until
 
 
 @contextmanager
@@ -312,6 +312,18 @@ class TestEnqueue:
         await asyncio.gather(*checks)
         await asyncio.gather(*map(guard.look_up, urls))
         assert asked == ["example.com"]
+
+    async def test_a_name_that_takes_too_long_is_let_through(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nobody is told that it has no address: that is not known."""
+        monkeypatch.setattr("flowactions_plugin.egress.guard.RESOLVE_SECONDS", 0.01)
+
+        async def never(_host: str, _port: int) -> Sequence[str]:
+            await asyncio.Event().wait()
+            return []
+
+        guard = EgressGuard(development=False, resolve=never)
+        async with asyncio.timeout(SAFETY_SECONDS):
+            assert (await guard.look_up("https://slow.example/"))[1] is False
 
     @pytest.mark.ci
     async def test_lookups_that_hang_at_enqueue_take_no_thread_from_deliveries(

@@ -81,10 +81,14 @@ class TestCounts:
         assert (first.dead, first.failures_in_row, first.last_error) == (1, 2, "http_5xx")
 
     def test_an_end_without_an_attempt_says_nothing_about_the_destination(self) -> None:
-        """The row was cancelled, or its action is gone."""
+        """The row was cancelled, or its action is gone; nor does an attempt that failed because of its row alone."""
         counts = Counts()
         counts.add(Ended(claimed(), "cancelled"))
         assert (counts.dead, counts.attempts, counts.failures_in_row) == (1, 0, 0)
+        counts.add(
+            Attempted(claimed(), Outcome(0, 5, error="channel_not_found", of_one=True), Transition("dead"))
+        )
+        assert (counts.failed, counts.failures_in_row, counts.last_error) == (1, 0, None)
 
     def test_what_could_not_be_written_is_counted_before_what_came_since(self) -> None:
         """So a success since ends its failures; with the reason of the last failure, and of each destination."""
@@ -368,14 +372,15 @@ class TestVerdict:
     async def test_a_claim_that_is_held_shows_that_deliveries_go_on(self, queue: Queue) -> None:
         """Also one of a worker that is not in the fleet."""
         status = Insights(queue.database, uptime_ms=lambda: 0)
-        for _ in range(2):
-            await queue.put()
+        for organization in ("acme", "acme", "globex"):
+            await queue.put(organization_id=organization, destination=DESTINATION)
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 600000")
         assert await self.state(status) == "stalled"
+        assert (await status.facts()).busiest == ("acme", DESTINATION, 2)
         await queue.store.claim(1)
         assert await self.state(status) == "ok"
         facts = await status.facts()
-        assert (facts.due.number, facts.due.exact, (facts.oldest_due_ms or 0) >= 600_000) == (1, True, True)
+        assert (facts.due.number, facts.due.exact, (facts.oldest_due_ms or 0) >= 600_000) == (2, True, True)
 
     async def test_workers_that_claim_show_that_deliveries_go_on(self, queue: Queue) -> None:
         """A backlog is no stall."""

@@ -16,8 +16,11 @@ from flowactions_plugin.insights.results import (
     Worker,
     Worst,
 )
+from flowactions_plugin.insights.standing import may_only_read
 from flowactions_plugin.storage.postgresql import Blocker, Snapshot
 from flowactions_plugin.storage.retention import DAY_MS
+from flowactions_plugin.storage.schema import metadata
+from flowactions_plugin.watch.fleet import BEAT_SECONDS
 
 NOW = 10**12
 SCHEDULED = 180_000
@@ -75,6 +78,7 @@ def mine(attempts: int, failed: int) -> dict[str, Any]:
 )
 def test_patience_is_three_ticks_or_fifteen_seconds(mode: str, tick: float, expected: int) -> None:
     """Workers write every ten seconds when they last claimed, so no less is told apart."""
+    assert expected > 1000 * BEAT_SECONDS
     assert facts(alive=0, mode=mode, tick_seconds=tick).patience_ms == expected
 
 
@@ -139,7 +143,7 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
     verdict, found = judge(stands), findings_of(stands)[0]
     assert verdict.state == ("idle" if organization else "failing")
     assert f"{sum(share.failed for share in shares)} of the {attempts} attempts" in found.words
-    assert found.level == ("warning" if organization else "failed")
+    assert (found.level, found.page) == (("warning", "") if organization else ("failed", "/destinations"))
     assert ("of organization acme" in found.words) == (organization is not None)
     assert (f"of {len(shares)} organizations" in found.words) == (organization is None and len(shares) > 1)
 
@@ -178,7 +182,8 @@ def test_a_destination_fails_in_a_row_or_for_long_and_now(changes: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("number", "organizations", "level"), [(4, 4, None), (5, 5, "failed"), (6, 2, "failed"), (6, 1, None)]
+    ("number", "organizations", "level"),
+    [(4, 4, None), (5, 5, "failed"), (6, 2, "failed"), (6, 1, None), (200, 2, "failed")],
 )
 def test_many_destinations_of_several_organizations_are_a_failure(
     number: int, organizations: int, level: str | None
@@ -380,6 +385,20 @@ def test_the_worst_finding_counts(stands: Facts, level: Worst) -> None:
         (each.level for each in found), key=["failed", "warning", "note"].index
     )
     assert worst_of([*found, Finding("failed", "workers", "")]) == "failed"
+
+
+def test_a_finding_leads_to_the_page_that_shows_more() -> None:
+    """Connections, or destinations."""
+    found = findings_of(facts(chat=ONE, paused=(1, 0), paused_since=NOW, limited={"acme": {"https://h": NOW}}))
+    pages = {"chat": "/connections", "paused": "/destinations", "limited": "/destinations"}
+    assert {each.about: each.page for each in found} == pages
+
+
+def test_a_role_that_writes_nowhere_and_reads_all_may_only_read() -> None:
+    """One that lacks a right to read, or has one to write, was not made for that."""
+    writes = [f"{kind} on {name}" for name in metadata.tables for kind in ("INSERT", "UPDATE", "DELETE")]
+    lacking = (writes, writes[1:], [*writes, "SELECT on flowactions_outbox"])
+    assert [may_only_read(each) for each in lacking] == [True, False, False]
 
 
 def test_what_waits_behind_a_destination_that_fails_is_told_once() -> None:

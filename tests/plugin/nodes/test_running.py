@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -180,6 +180,26 @@ async def test_a_prepared_webhook_has_the_time_of_the_outbox_if_it_is_all_that_i
         monkeypatch.setattr("flowactions_plugin.nodes.running.LONE_WRITE_SECONDS", 0.0)
         assert await results() == ["queued" if alone else "plugin_error"] * 3
         assert len(await run.ids("flowactions_outbox")) == (6 if alone else 3)
+
+
+async def test_what_it_takes_to_resolve_a_name_is_not_given_to_the_database(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a walk has a limit; an author's own function may take longer, but no more than a second is taken away."""
+    given: list[float] = []
+    times = iter([0.0, 0.75, 0.0, 9.0])
+    monkeypatch.setattr("flowactions_plugin.nodes.running.timer", lambda: next(times))
+
+    def answering(_: Database, more: float = 0.0) -> nullcontext[None]:
+        given.append(more)
+        return nullcontext()
+
+    async with crm(sqlite_url, writes(by_core)) as run:
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "answering", answering)
+            for name in ("a", "b"):
+                assert (await run.actions.reach(a_walk(), Node(id=name, type="crm"))).status == "sent"
+    assert [each for each in given if each] == [-0.75, -1.0]
 
 
 async def commits(transaction: AsyncConnection, node: Node) -> NodeResult:

@@ -250,6 +250,25 @@ class TestTheDatabaseFails:
                 assert (await run.actions.advance(walk, "s")).state == "done"
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
+    async def test_who_has_seen_an_older_lease_looks_again(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another process had the step in between: its lease counts, before it is decided whether the node is dropped."""
+        walk = a_walk()
+        await run.record(walk, "a")
+        step, slow = step_of(walk, "s"), run.killed()
+        seen = await slow.find(step, None)
+        assert (await run.killed().lease(step)).records
+        await run.expire()
+
+        async def find(*_: Any) -> Any:
+            return seen
+
+        with monkeypatch.context() as patched:
+            patched.setattr(slow, "find", find)
+            assert (await slow.lease(step)).state == "running"
+        assert (await slow.lease(step)).records
+
     async def test_only_the_first_record_counts_leases(
         self, run: Paced, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -166,13 +166,20 @@ class TestTranslation:
                     await connection.execute(text("SELECT 1/0"))
 
     @pytest.mark.parametrize(
-        "code", ["SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_NOTADB"]
+        ("code", "advice"),
+        [
+            ("SQLITE_FULL", "the disk is full"),
+            ("SQLITE_READONLY", "may write the file"),
+            ("SQLITE_IOERR", "disk is full or unsound"),
+            ("SQLITE_BUSY_SNAPSHOT", "end its transaction"),
+            ("SQLITE_NOTADB", "name another file"),
+        ],
     )
-    async def test_an_sqlite_error_is_named(self, code: str) -> None:
-        """With SQLite's message, on one line."""
+    async def test_an_sqlite_error_is_named(self, code: str, advice: str) -> None:
+        """With SQLite's message, on one line, and what to do."""
         error = sqlite3.OperationalError("it is\nso")
         error.sqlite_errorname = code
-        with pytest.raises(StorageUnavailable, match="it is so") as raised:
+        with pytest.raises(StorageUnavailable, match=f"it is so.*{advice}") as raised:
             async with a_database("sqlite:///x")._outages.translated():
                 raise error
         assert raised.value.code == code
