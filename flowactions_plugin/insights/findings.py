@@ -449,7 +449,7 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
             words += ": receivers refuse what it signs"
         yield Finding("warning", "clock", words, SYNCHRONIZE)
     what = ("worker has a wrong clock", "workers have a wrong clock")
-    yield from _more("clock", len(wrong) - NAMED, *what, "")
+    yield from _more("clock", len(wrong) - NAMED, *what, "", exact=True)
 
 
 def _blocked(facts: Facts) -> Iterator[Finding]:
