@@ -428,10 +428,11 @@ async def test_a_search_that_is_throttled_at_once_can_be_continued() -> None:
     """Though the provider does not say after how long; any other refusal of the first page is the search's."""
 
     async def refused(code: str) -> Page:
-        async def first(_: str | None) -> Page:
+        async def first(at: str | None) -> Page:
+            assert at is None
             raise ChatRefused(code)
 
-        return await search(first, "", None)
+        return await search(first, "", START)
 
     assert await refused("ratelimited") == Page([], START, THROTTLED)
     with pytest.raises(ChatRefused, match="did not answer"):

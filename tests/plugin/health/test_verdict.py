@@ -327,13 +327,12 @@ def test_a_wrong_clock_of_a_worker_is_a_warning_to_operators(ahead: int, says: s
 
 
 def test_of_wrong_clocks_the_worst_comes_first() -> None:
-    """Those of workers that are alive."""
+    """Those of workers that are alive; of more than five, how many more."""
     gone = a_worker(0, clock_ahead_ms=600_000, state="stale")
-    alive = [a_worker(0, name=str(each), clock_ahead_ms=each) for each in (5000, -9000)]
-    told = [
-        each.words.split()[4] for each in findings_of(facts(workers=[gone, *alive])) if each.about == "clock"
-    ]
-    assert told == ["-9000", "5000"]
+    alive = [a_worker(0, name=str(each), clock_ahead_ms=each) for each in (5000, -9000, 6000, 6500, 7000, 8000)]
+    told = [each.words for each in findings_of(facts(workers=[gone, *alive])) if each.about == "clock"]
+    assert [each.split()[4] for each in told[:5]] == ["-9000", "8000", "7000", "6500", "6000"]
+    assert told[5:] == ["1 more worker has a wrong clock"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -15,11 +16,11 @@ from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes import pacing
-from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
+from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, Record, step_of
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.pacing import Paced, another, paced, ran
+from tests.pacing import URL, Paced, another, paced, ran
 from tests.support import a_walk
 from tests.waiting import until
 
@@ -99,6 +100,18 @@ class TestStates:
             await prune(100)
         assert await run.query("SELECT run_id FROM flowactions_halted_runs") == [("new",)]
 
+    async def test_nothing_of_a_run_stays_in_memory(self, run: Paced) -> None:
+        """However many users walk: their walks and records are the database's once their step has run."""
+        walk = a_walk()
+        run_id = walk.run_id
+        await run.record(walk, "a")
+        assert ran(await run.actions.advance(walk, "s")) == ["a"]
+        await run.actions.reach(walk, Node(id="b", type="webhook", config={"webhookUrl": URL}))
+        del walk
+        gc.collect()
+        kept = [each for each in gc.get_objects() if type(each) in {Walk, Record}]
+        assert [each for each in kept if run_id in repr(each)] == []
+
     async def test_flows_of_one_run_are_apart(self, run: Paced) -> None:
         """A host whose flows share a run id and names of steps and nodes advances them one by one."""
         walks = [a_walk(run_id="r", flow_id=flow) for flow in ("a", "b")]
@@ -121,22 +134,24 @@ class TestStates:
         assert len(events) == 3
 
     async def test_nodes_run_with_the_walk_as_recorded(self, run: Paced) -> None:
-        """Agent, user, content and visit are those of the reach, and not of the walk that advances; also what UTF-8 cannot hold."""
+        """Agent, user, content, visit and the node's version are those of the reach, not of the walk that advances; also what UTF-8 cannot hold."""
         walk = a_walk(agent_id="then", user_id="u then", content="c then \ud800", visit="7")
         pacing = run.offering("fax")
         recorded = replace(walk, pacing=Deferred(None))
-        await pacing.reach(recorded, Node(id="n", type="fax"))
+        await pacing.reach(recorded, Node(id="n", type="fax", version=3))
         seen: list[Walk] = []
+        versions: list[int] = []
 
         async def record(walk: Walk, node: Node) -> NodeResult:
             seen.append(walk)
+            versions.append(node.version)
             return NodeResult(status="sent")
 
         noting = {"fax": NodeType(name="fax", title="Fax", description="Faxes.", reach=record)}
         pacing._node_types = lambda: noting
         now = replace(walk, agent_id="now", user_id="u", content="c", visit="8")
         assert (await pacing.advance(now, None)).state == "done"
-        assert seen == [recorded]
+        assert (seen, versions) == ([recorded], [3])
 
 
 class TestTheDatabaseFails:
