@@ -187,9 +187,7 @@ def _whose(facts: Facts, organization_id: str) -> str:
     return f" of organization {printable(organization_id)}" if facts.sees_all else ""
 
 
-def _more(
-    kind: str, number: int, one: str, several: str, page: str, *, exact: bool = True
-) -> Iterator[Finding]:
+def _more(kind: str, number: int, one: str, several: str, page: str, *, exact: bool) -> Iterator[Finding]:
     """Give the number of those that are not named."""
     if number > 0:
         words = plural(number, f"more {one}", f"more {several}", exact=exact)
