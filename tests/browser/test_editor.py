@@ -267,6 +267,22 @@ async def test_it_can_be_read_by_everybody_everywhere(page: Page, demo: Demo, ax
     assert wrong == []
 
 
+async def test_a_click_is_not_lost_while_the_list_is_drawn_anew(page: Page, demo: Demo) -> None:
+    """What has changed between pressing and releasing the button is shown afterwards."""
+    await sign_in(page, demo.host_url, "/editor")
+    await page.goto(f"{demo.host_url}/editor?flow=order-placed")
+    await page.locator("[data-type=webhook] .choice").first.hover()
+    await page.mouse.down()
+    async with httpx.AsyncClient(base_url=demo.host_url, timeout=300) as client:
+        await client.post("/run/flows/order-placed/open", json={"userId": "u1", "content": "x"})
+    for _ in range(2):
+        async with page.expect_response("**/api/flows/order-placed/runs?session="):
+            pass
+    await page.mouse.up()
+    await expect(page.locator("#field-webhookUrl")).to_be_visible()
+    await expect(page.locator("#items .badge").first).to_have_text("shown")
+
+
 async def test_a_signing_secret_can_be_made(page: Page, demo: Demo) -> None:
     """It is shown, so that the author can hand it over, and saved; each is another."""
     await sign_in(page, demo.host_url, "/editor")

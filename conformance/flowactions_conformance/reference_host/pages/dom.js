@@ -53,8 +53,26 @@ export function header(me, signOut) {
   );
 }
 
+/** What is replaced when a press is over: a click is lost if its button is replaced between pressing and releasing it. */
+const waiting = new Map();
+const LONGEST_PRESS_MS = 60_000;
+let pressed = 0;
+
+function release() {
+  clearTimeout(pressed);
+  pressed = 0;
+  for (const replace of [...waiting.values()]) replace();
+}
+
+addEventListener("pointerdown", () => { pressed = setTimeout(release, LONGEST_PRESS_MS); }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(release), true);
+// What the click itself changes is shown at once.
+addEventListener("click", () => { clearTimeout(pressed); pressed = 0; }, true);
+
 /** Replace children by new ones, unless they are the same; what had the focus has it again. */
 export function replaceKeepingFocus(element, children) {
+  if (pressed) return void waiting.set(element, () => replaceKeepingFocus(element, children));
+  waiting.delete(element);
   const same = children.length === element.children.length && children.every((child, index) => child.isEqualNode(element.children[index]));
   if (same) return;
   const active = element.contains(document.activeElement) ? document.activeElement : null;

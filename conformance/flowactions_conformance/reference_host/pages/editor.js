@@ -210,7 +210,7 @@ async function drawRuns() {
 
 /** Show beside each item what the newest run did there. */
 function showLast(run) {
-  $("#last-run").textContent = run ? `Last run: ${whose(run)}` : "";
+  replaceKeepingFocus($("#last-run"), run ? [h("span", {}, `Last run: ${whose(run)}`)] : []);
   last = new Map(run?.walk.map((each) => [each.item.id, each]));
   draw();
 }
