@@ -56,8 +56,8 @@ def _make(lines: Sequence[str], folder: Path, store: Path) -> None:
     Raises:
         AssertionError: a line fails.
     """
-    # What is imported is compiled then; pip would compile everything.
-    environment = {**variables(), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "0"}
+    # Compiled by pip, once: copies share it.
+    environment = {**variables(), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     *before, last = lines
     if before:
         copy(shared(before, store), folder)
