@@ -191,7 +191,7 @@ class _Administrator:
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-        # One that is not the thread's: others may ask for that.
+        # Its event loop is not the thread's current one, which tests may ask for.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._connection: asyncpg.Connection | None = None
 

@@ -66,9 +66,9 @@ async def listening(
 
 @contextmanager
 def held_port() -> Iterator[int]:
-    """Keep a port, at which nobody answers, for a program that is told its number; yields the port.
+    """Reserve a port for a program that gets its number; yields the port. Until the program listens, connections are refused.
 
-    Whoever asks for any free port does not get it, and the program may listen at it: both allow that addresses are used again.
+    The system gives it to nobody who asks for any free port. The program can listen at it, because both set SO_REUSEADDR.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -147,9 +147,11 @@ def committing() -> Iterator[Callable[[], None]]:
     try:
         yield begin
     except BaseException as exc:
-        is_answered = isinstance(exc, DBAPIError) and not exc.connection_invalidated
-        # Its connection was replaced although the server has answered.
-        if begun and not is_answered and getattr(getattr(exc, "orig", None), "sqlstate", None) != READ_ONLY:
+        # A refusal as read-only is an answer, although its connection is replaced.
+        is_answered = isinstance(exc, DBAPIError) and (
+            not exc.connection_invalidated or getattr(exc.orig, "sqlstate", None) == READ_ONLY
+        )
+        if begun and not is_answered:
             note_unconfirmed(exc)
         raise
 

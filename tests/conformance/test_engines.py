@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from tests.conformance.hosts.small_host import SmallHost, outbox
 from tests.docs.environments import shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import follow, pip_lines
-from tests.loopback import held_port
 from tests.waiting import until
 
 GUIDE = guide_of("langgraph")
@@ -37,12 +35,6 @@ CONNECTOR = ROOT / "docs" / "examples" / "spiffworkflow"
 def test_its_guide_can_be_followed(engine: str, tmp_path: Path, store: Path) -> None:
     """Literally, in an empty folder."""
     follow(guide_of(engine), tmp_path, store)
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    with held_port() as port:
-        yield port
 
 
 @pytest.mark.ci

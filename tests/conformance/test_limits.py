@@ -103,9 +103,8 @@ def test_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """By how long a thread has waited for a processor while it worked. It is measured again after a second."""
     schedules = iter([(10**9, 10**9), (10**9 + 1_000, 10**9 + 5_000)])
     monkeypatch.setattr(limits, "_schedule", lambda: next(schedules))
-    monkeypatch.setattr(
-        limits, "FRESH_SECONDS", 300.0
-    )  # a process that is stopped meanwhile does not measure again
+    # A process that is stopped meanwhile does not measure again.
+    monkeypatch.setattr(limits, "FRESH_SECONDS", 300.0)
     machine = Machine()
     assert [machine.slowness(), machine.slowness()] == [6.0, 6.0]
 
@@ -113,7 +112,7 @@ def test_the_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_host_that_waits_for_itself_makes_no_machine_slow() -> None:
     """What a thread sleeps is neither work, nor a wait for a processor.
 
-    A kernel may leave a thread that sleeps among those that wait, for a while, where many do: not each time.
+    On a busy machine, a kernel may count some sleeps as waits, but not all.
     """
 
     def counted() -> float:
@@ -122,7 +121,7 @@ def test_a_host_that_waits_for_itself_makes_no_machine_slow() -> None:
         after, took = limits._schedule(), time.perf_counter() - began
         return (sum(after) - sum(before)) / 1e9 / took
 
-    assert min(counted() for _ in range(20)) < 0.5
+    assert any(counted() < 0.5 for _ in range(20))
 
 
 class TestRunner:

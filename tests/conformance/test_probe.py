@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import httpx
 import pytest
 
 from flowactions_conformance.kit.probing.control import Control
 from flowactions_conformance.kit.probing.installed import INSTALLED
-from flowactions_conformance.kit.probing.plugin import ROUTES, TOKEN
+from flowactions_conformance.kit.probing.plugin import ROUTES, TOKEN, _State
 from flowactions_conformance.reference_host import create_app
 from flowactions_conformance.reference_host.app import ReferenceApp
 from flowactions_conformance.serving import serve
 from flowactions_conformance.variables import PROBE, PROBE_TOKEN
 from flowactions_hookspecs import PluginInvalid
+from tests.loopback import listening
+from tests.support import SmallHost
 
 DEVELOPMENT = {"FLOWACTIONS_ENVIRONMENT": "development"}
 SAFETY_SECONDS = 300
@@ -129,3 +133,22 @@ class TestToken:
             control.present = start
             control.keep({"kind": "opened", "host": "ignored", "pid": pid}, 0.0)
         assert [event.host for event in control.events] == ["first", "second", "first", "second"]
+
+
+async def test_a_report_without_an_answer_is_sent_again() -> None:
+    """And no other one, nor when the kit is gone."""
+    bodies: list[bytes] = []
+
+    async def control(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        bodies.append(await reader.readexactly(length))
+        if len(bodies) > 1:
+            writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    async with listening(control) as port:
+        state = _State(f"http://127.0.0.1:{port}", "token", "probe", SmallHost({}), cast("Any", None))
+        await state.report("reached", node="n")
+    assert [json.loads(each)["node"] for each in bodies] == ["n", "n"]
+    await state.report("reached", node="n")

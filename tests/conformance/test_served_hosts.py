@@ -187,12 +187,6 @@ async def _report(environ: Mapping[str, str], kind: str, pid: str) -> int:
         return (await client.post(environ[PROBE], json=report, headers=headers)).status_code
 
 
-@pytest.fixture
-def port() -> Iterator[int]:
-    with held_port() as port:
-        yield port
-
-
 @pytest.mark.ci
 def test_the_guide_can_be_followed(tmp_path: Path, port: int) -> None:
     """Its three terminals, line by line; the port is another, and of the checks two are run.

@@ -2,8 +2,8 @@
 
 Middleware around everything adds headers and cookies to each answer, compresses answers, and refuses whoever shows no
 credential with a 403 of its own. End users see nothing when a flow is opened, and get to its first step with their first *next*.
-A *next* ignores the step that the client names: it goes on from where the run is, in the newest version of the flow. Of two at the
-same time, the second waits for the first, and goes on behind it.
+A *next* ignores the step that the client names, and continues from where the run is, in the newest version of the flow. Two at the
+same time run one after the other.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ async def test_what_is_no_request_is_refused_and_the_next_one_is_received() -> N
 async def test_a_body_that_does_not_arrive_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The sender is told so, and that nothing more is read from this connection; a line says after how long."""
+    """The answer says so and closes the connection. A line says after how long."""
     monkeypatch.setattr(receiver, "SECONDS", 0.05)
     said: list[str] = []
 

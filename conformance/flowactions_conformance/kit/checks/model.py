@@ -46,7 +46,7 @@ NODE_FINDS: Final = "Host.node does not find the node by organization, opened fl
 
 
 LATE_LOOKS: Final = 20
-"""How often it is looked, each twentieth of a second, for nodes that run after open() has returned, since one did."""
+"""For nodes that run after open() has returned: so many looks, 0.05 s apart, without a new one end the wait."""
 LATE: Final = Difference(
     "late",
     "action nodes had not run when open() returned",
@@ -317,7 +317,7 @@ class Walks:
 
 
 async def _more_comes(count: Callable[[], int], due: int) -> bool:
-    """Return whether something that is due comes later; what is due is waited for as long as something comes."""
+    """Return whether more comes than there is now. What is due is waited for until `LATE_LOOKS` looks find nothing new."""
     before = newest = count()
     looks = 0
     while newest < due and looks < LATE_LOOKS:

@@ -53,21 +53,26 @@ export function header(me, signOut) {
   );
 }
 
-/** What is replaced when a press is over: a click is lost if its button is replaced between pressing and releasing it. */
+/** What is replaced when the pointer is released: a click is lost if its button is replaced between pressing and releasing. */
 const waiting = new Map();
+/** For a release that is never reported. */
 const LONGEST_PRESS_MS = 60_000;
 let pressed = 0;
 
-function release() {
+function endPress() {
   clearTimeout(pressed);
   pressed = 0;
+}
+
+function release() {
+  endPress();
   for (const replace of [...waiting.values()]) replace();
 }
 
 addEventListener("pointerdown", () => { pressed = setTimeout(release, LONGEST_PRESS_MS); }, true);
 for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => setTimeout(release), true);
 // What the click itself changes is shown at once.
-addEventListener("click", () => { clearTimeout(pressed); pressed = 0; }, true);
+addEventListener("click", endPress, true);
 
 /** Replace children by new ones, unless they are the same; what had the focus has it again. */
 export function replaceKeepingFocus(element, children) {
