@@ -164,12 +164,16 @@ class ContinuousClaims:
         begun = clock()
         if begun < self._next_look:
             return
-        if begun >= self._scan_at:
-            found = await self._store.scan()
-            self._scan_at = begun + (clock() - begun) / SCAN_SHARE
-        else:
-            found = await self._store.look()
-        self._next_look = begun + LOOK_SECONDS
+        self._next_look = begun + LOOK_SECONDS  # what wakes while it looks asks for another
+        try:
+            if begun >= self._scan_at:
+                found = await self._store.scan()
+                self._scan_at = begun + (clock() - begun) / SCAN_SHARE
+            else:
+                found = await self._store.look()
+        except BaseException:
+            self._next_look = 0.0
+            raise
         for due in found:
             self._lanes.learn(due)
 

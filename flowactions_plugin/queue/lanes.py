@@ -329,7 +329,10 @@ class Lanes:
         for kind in self._claim_turns:
             kind.due.examined = 0
         self.is_full = not self._quick.may_claim() and any(kind.due.lanes for kind in self._claim_turns)
-        return [_due(lane, rows) for lane, rows in asked.items()]
+        asks = [_due(lane, rows) for lane, rows in asked.items()]
+        for lane in asked:
+            lane.since = AS_KNOWN
+        return asks
 
     def _next_to_claim(self) -> Lane | None:
         """Return the lane that is asked next: kinds take turns, too."""
@@ -393,16 +396,19 @@ class Lanes:
         taken = found if len(rows) == len(admitted) else _by_lane(admitted)
         for due in asks:
             lane, given = self._lanes[due.lane], found.get(due.lane, [])
+            since = due.since
             if given:
-                lane.since = max(due.since, given[0].due_at - SINCE_MARGIN_MS)
+                since = max(since, given[0].due_at - SINCE_MARGIN_MS)
                 lane.due_again = lane.due_again or len(given) >= due.rows
+            lane.since = min(lane.since, since)  # an earlier one was heard of meanwhile
             self._answered(lane, due.rows, taken.get(due.lane, ()))
 
     def fail(self, asks: Sequence[Due]) -> None:
         """Record that a claim has failed: its lanes stay due."""
         for due in asks:
-            self._lanes[due.lane].due_again = True
-            self._answered(self._lanes[due.lane], due.rows)
+            lane = self._lanes[due.lane]
+            lane.since, lane.due_again = min(lane.since, due.since), True
+            self._answered(lane, due.rows)
 
     def reserve(self, due: Due) -> bool:
         """Keep a place for a row that is being enqueued, which would begin at once or soon; `unreserve` ends it.

@@ -5,6 +5,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.lag import LagMeter
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.queue import continuous, standing
 from flowactions_plugin.queue.claimed import ClaimedDelivery
@@ -75,6 +77,38 @@ async def test_what_is_enqueued_here_is_sent_at_once(
             assert len(receiver.requests) == 1
         await until(lambda: len(receiver.requests) == 2)
     await engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["scan", "look"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_wakes_during_a_look_asks_for_another(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, kind: str, fails: bool
+) -> None:
+    """The look may have read before the row was committed."""
+    monkeypatch.setattr(continuous, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(continuous, "SCAN_SHARE", 1e-9 if kind == "look" else math.inf)
+    claims = continuously(queue, ok)
+    if kind == "look":
+        await claims.run_once()
+    claims.wake()
+    read = getattr(queue.store, kind)
+
+    async def overtaken() -> list[Due]:
+        found: list[Due] = await read()
+        monkeypatch.setattr(queue.store, kind, read)
+        await queue.put()
+        if fails:
+            raise StorageUnavailable("away")
+        claims.wake()
+        return found
+
+    monkeypatch.setattr(queue.store, kind, overtaken)
+    with pytest.raises(StorageUnavailable) if fails else nullcontext():
+        await claims.run_once()
+    before = claims._lanes.total.held
+    await claims.run_once()
+    assert (before, claims._lanes.total.held) == (0, 1)
+    await claims.quiesce()
 
 
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:

@@ -619,10 +619,35 @@ def test_a_lane_is_searched_from_where_the_last_claim_ended() -> None:
     queue.lanes.learn(due._replace(since=4500))
     queue.start()
     queue.end(queue.begun[0])
-    assert [ask.since for ask in queue.lanes.asks()] == [5000 - SINCE_MARGIN_MS]
-    queue.lanes.fail([due._replace(rows=1)])
+    (ask,) = queue.lanes.asks()
+    assert ask.since == 5000 - SINCE_MARGIN_MS
+    queue.lanes.fail([ask])
     queue.lanes.learn(due._replace(since=200))
     assert [ask.since for ask in queue.lanes.asks()] == [200]
+
+
+@pytest.mark.parametrize("answer", ["rows", "no rows", "a failure"])
+@pytest.mark.parametrize(("heard", "since"), [(EVER, EVER), (3000, 3000), (AS_KNOWN, None), (None, None)])
+def test_what_is_heard_of_while_a_claim_is_on_its_way_is_searched(
+    answer: str, heard: int | None, since: int | None
+) -> None:
+    """A host's transaction may have committed an older row than the claim returns."""
+    queue = Queue()
+    due = queue.put("a", "p", 1)
+    queue.claim()
+    queue.lanes.learn(due._replace(since=AS_KNOWN))
+    (ask,) = queue.lanes.asks()
+    if heard is not None:
+        queue.lanes.learn(due._replace(since=heard))
+    if answer == "a failure":
+        queue.lanes.fail([ask])
+    else:
+        rows = [a_row("late", due.lane, "a", "h")] if answer == "rows" else []
+        queue.lanes.answer([ask], rows, rows)
+    if heard is None:
+        queue.lanes.learn(due._replace(since=AS_KNOWN))
+    (again,) = queue.lanes.asks()
+    assert again.since == (ask.since if since is None else since)
 
 
 def test_nothing_is_kept_of_hosts_without_lanes() -> None:
