@@ -110,9 +110,9 @@ class Engines:
         if self.shared is not None:
             self.current = self.shared
         elif self._is_sqlite:
-            wait = sqlite.WAIT_SECONDS
+            wait, given = sqlite.WAIT_SECONDS, sqlite.driver_arguments()
             self.current = create_async_engine(
-                self._url, hide_parameters=True, pool_timeout=wait, connect_args={"timeout": wait}
+                self._url, hide_parameters=True, pool_timeout=wait, connect_args=given
             )
             event.listen(self.current.sync_engine, "connect", stop_once)
             self.thread = SQLiteThread(self._url)
@@ -163,7 +163,7 @@ class Engines:
             # connection is idle, which does not happen while it waits for a lock.
             if self.thread is not None:
                 # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
-                await shielded(_roll_back_and_close(connection))
+                await shielded(connection.invalidate())
             raise
         finally:
             await self._check_in(connection)
@@ -244,13 +244,6 @@ class Engines:
             self._returned.set()
 
 
-async def _roll_back_and_close(connection: AsyncConnection) -> None:
-    """Close a connection whose cursor is left behind: SQLite keeps such a one open, with the lock of its transaction."""
-    with suppress(Exception):
-        await connection.rollback()
-    await connection.invalidate()
-
-
 class SQLiteThread:
     """Runs a whole transaction in one thread with the synchronous driver.
 
@@ -258,9 +251,8 @@ class SQLiteThread:
     """
 
     def __init__(self, url: URL) -> None:
-        wait = {"timeout": sqlite.WAIT_SECONDS}
         self.engine = create_engine(
-            url.set(drivername="sqlite+pysqlite"), hide_parameters=True, connect_args=wait
+            url.set(drivername="sqlite+pysqlite"), hide_parameters=True, connect_args=sqlite.driver_arguments()
         )
         self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
         try:
@@ -296,9 +288,7 @@ class SQLiteThread:
                 done = work(connection)
                 connection.commit()
             except DBAPIError:
-                with suppress(Exception):
-                    connection.rollback()  # a cursor that is left behind would keep its lock
-                connection.invalidate()
+                connection.invalidate()  # a cursor is left behind
                 raise
             finally:
                 limit_wait(connection, None)

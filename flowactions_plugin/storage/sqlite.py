@@ -97,6 +97,25 @@ def stop_once(connection: Any, _record: object) -> None:
         driver.stop = once
 
 
+class OwnConnection(sqlite3.Connection):
+    """A connection that gives its lock up when it is closed.
+
+    SQLite keeps a closed one open, with its transaction, while a statement of it has not ended: that of a call that was cancelled or has
+    failed, until its cursor is collected.
+    """
+
+    def close(self) -> None:
+        """Roll back and close."""
+        with suppress(sqlite3.Error):
+            self.rollback()
+        super().close()
+
+
+def driver_arguments() -> dict[str, Any]:
+    """Return what the driver is given for each of the plugin's own connections."""
+    return {"timeout": WAIT_SECONDS, "factory": OwnConnection}
+
+
 @asynccontextmanager
 async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> AsyncIterator[None]:
     """Limit the busy timeout of a connection, which may be a host's, while the block runs."""

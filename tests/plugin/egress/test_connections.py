@@ -175,11 +175,10 @@ class TestDialling:
 
 
 class Held(Dialer):
-    """Connects to each address when the test says so.
+    """Gives its connections when the test says so, all in one moment.
 
     Attributes:
         go: the test sets it.
-        asked: how many addresses are waited for.
         made: the sockets that were connected.
         connected: called with each of them.
     """
@@ -190,16 +189,15 @@ class Held(Dialer):
 
         super().__init__(EgressGuard(development=True, resolve=resolve))
         self.go = asyncio.Event()
-        self.asked = 0
         self.made: list[socket.socket] = []
         self.connected: Callable[[], object] = lambda: None
 
     async def _connected(self, address: str, endpoint: Endpoint) -> socket.socket:
-        self.asked += 1
+        made = await super()._connected(address, endpoint)
+        self.made.append(made)
         await self.go.wait()
-        self.made.append(await super()._connected(address, endpoint))
         self.connected()
-        return self.made[-1]
+        return made
 
 
 class Reads(asyncio.Protocol):
@@ -221,7 +219,7 @@ class TestRaces:
             dialling = asyncio.create_task(
                 dialer.dial(Endpoint("two.example", port, tls=False), lambda: reads, Progress())
             )
-            await until(lambda: dialer.asked == 2)
+            await until(lambda: len(dialer.made) == 2)
             if gives_up:
                 dialer.connected = dialling.cancel
             dialer.go.set()
@@ -406,7 +404,7 @@ class TestPool:
         async with listening(counting.serve) as port, a_transport("127.0.0.1") as transport:
             transport._dialer = dialer = Held("127.0.0.1")
             sending = asyncio.create_task(post(transport, f"http://one.example:{port}/"))
-            await until(lambda: dialer.asked == 1)
+            await until(lambda: len(dialer.made) == 1)
             await transport.aclose()
             dialer.go.set()
             with pytest.raises(SendFailed):

@@ -250,6 +250,48 @@ async def test_a_cancelled_caller_waits_until_the_connection_is_closed(
         assert asyncio.all_tasks() == before
 
 
+@pytest.mark.parametrize("how", ["cancelled", "failed", "failed in the thread"])
+async def test_a_statement_that_was_cut_off_keeps_no_lock(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its cursor has rows that nobody reads any more, and may live for as long as the process."""
+    reading, cursors = asyncio.Event(), list[object]()
+    several = text(ROW.format("a") + ", ('b', 1) RETURNING id")
+
+    async def never_read(cursor: aiosqlite.Cursor) -> None:
+        cursors.append(cursor._cursor)
+        reading.set()
+        if how == "failed":
+            raise sqlite3.OperationalError("disk I/O error")
+        await asyncio.Event().wait()
+
+    def fail(connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        cursors.append(driver.execute(str(several)))
+        connection.execute(text("SELECT * FROM no_such_table"))
+
+    async def write(database: Database) -> None:
+        if how == "failed in the thread":
+            await database.in_transaction(fail)
+        async with database.write() as connection:
+            await connection.execute(several)
+
+    async with a_database(sqlite_url) as opened:
+        with monkeypatch.context() as patched:
+            patched.setattr(aiosqlite.Cursor, "fetchall", never_read)
+            writing = asyncio.create_task(write(opened))
+            if how == "cancelled":
+                await reading.wait()
+                writing.cancel()
+            (ended,) = await asyncio.gather(writing, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError if how == "cancelled" else StorageUnavailable)
+        assert len(cursors) == 1
+        with closing(sqlite3.connect(str(make_url(sqlite_url).database), timeout=0)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.rollback()
+        assert await count(opened) == 0
+
+
 async def test_a_driver_that_cannot_listen_raises_an_outage(sqlite_url: str) -> None:
     """The worker then polls."""
     async with a_database(sqlite_url) as opened:
