@@ -80,7 +80,7 @@ class Core:
         hooks.check_settings()
         assert runtime is not None  # noqa: S101  check_settings raised otherwise
         if routes:
-            check_routes(routes, runtime.plugin)
+            check_routes(routes)
         self.runtime = runtime.value
         prefixed_types = {}
         for _, node_type in node_types:
@@ -104,7 +104,6 @@ class Core:
             routes = [*self._other_routes, *_routes(self._hooks, lambda plugin: plugin == self._runtime_plugin)]
             self._hooks.check_settings()
             routes.sort(key=lambda owned: self.plugin_names.index(owned.plugin))
-            check_routes(routes, self._runtime_plugin)
             self._route_handlers = prefixed([owned.value for owned in routes], self.prefix)
         return self._route_handlers
 

@@ -59,17 +59,16 @@ def own_handler(item: Any) -> Any:
     return copy(item) if isinstance(item, BaseRouteHandler) else item
 
 
-def check_routes(declared: Sequence[Owned[Any]], runtime_plugin: str) -> None:
-    """Check that plugins declare HTTP routes, each below a path of its own; the message names path and plugins.
+def check_routes(declared: Sequence[Owned[Any]]) -> None:
+    """Check that plugins other than the runtime's declare HTTP routes, each below a path of its own; the message names path and plugins.
 
-    Paths are below ``/integrations/<plugin>/``. The plugin that provides the runtime may use any, the reserved ones too.
+    Paths are below ``/integrations/<plugin>/``, and not among those that are reserved for the runtime.
     """
     owners: dict[tuple[str, str], str] = {}
     for plugin in dict.fromkeys(owned.plugin for owned in declared):
         handlers = [owned.value for owned in declared if owned.plugin == plugin]
         for method, path in _routes(plugin, handlers):
-            if plugin != runtime_plugin:
-                _check_place(plugin, path)
+            _check_place(plugin, path)
             first = owners.setdefault((method, path), plugin)
             if first != plugin:
                 raise PluginInvalid(

@@ -24,6 +24,7 @@ from flowactions_hookspecs import (
     spec,
 )
 from flowactions_hookspecs.hooks import Hooks
+from flowactions_hookspecs.routes import RESERVED
 from flowactions_plugin.services import Services
 from tests.support import SmallHost, a_walk
 
@@ -297,6 +298,13 @@ class TestRoutes:
         for _ in range(2):
             with pytest.raises(error, match=r"RUNTIME_URL|plugin 'flowactions-plugin' must return"):
                 _ = actions.route_handlers
+
+    def test_no_other_plugin_can_have_a_route_of_the_runtime(self) -> None:
+        """So that the places of the runtime's need no check at each start."""
+        app = Litestar([*load().route_handlers], openapi_config=None)
+        paths = [tuple(route.path.strip("/").split("/")) for route in app.routes]
+        assert ("integrations", "health", "live") in paths
+        assert {path[1] for path in paths if path[0] == "integrations"} == RESERVED
 
     def test_only_http_is_served(self) -> None:
         """`wrap` leaves WebSockets to the host."""
