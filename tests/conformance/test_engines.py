@@ -37,7 +37,7 @@ def test_its_guide_can_be_followed(engine: str, tmp_path: Path, store: Path) -> 
     follow(guide_of(engine), tmp_path, store)
 
 
-@pytest.mark.ci
+@pytest.mark.long
 async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path, port: int) -> None:
     """As the guide says: the graph and an app with the plugin, each loaded from the same file, beside the guide's modules."""
     server, *_ = [each.text for each in blocks_of(GUIDE) if "langgraph-cli" in each.text]
@@ -248,7 +248,7 @@ class TestInit:
     @pytest.mark.ci
     def test_the_modules_are_typed(self, tmp_path: Path) -> None:
         """As strictly as this project's: those of an engine are no part of its packages."""
-        config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path / "cache")]
+        config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
         environment = {**os.environ, "MYPYPATH": f"{ROOT / 'hookspecs'}:{ROOT / 'conformance'}"}
         for engine in engines():
             folder = tmp_path / engine
