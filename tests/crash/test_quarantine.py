@@ -88,10 +88,11 @@ async def test_a_row_that_ends_its_worker_is_dead_and_the_others_are_delivered(
     field.receiver.answer = answer
     died = await until_drained(field, timing, 900)
     rows = await field.query("SELECT status, last_error, takeovers, body FROM flowactions_outbox")
-    assert Counter(row.status for row in rows) == {"delivered": 149, "dead": 1}
+    alone = f"its worker ended each of the {QUARANTINE_ROUNDS} times that it was sent alone"
+    ends = Counter("" if row.status == "delivered" else row.last_error.partition(":")[0] for row in rows)
+    assert ends == {"": 149, alone: 1}
     (dead,) = [row for row in rows if row.status == "dead"]
     assert b"poison" in bytes(dead.body)
-    assert "its worker ended each of the 3 times that it was sent alone" in dead.last_error
     assert dead.takeovers == 0
     # Once, three times as it was reclaimed, and three rounds alone.
     assert killed == died == 1 + QUARANTINE_AFTER + QUARANTINE_ROUNDS
