@@ -70,8 +70,10 @@ async def test_killing_workers_loses_nothing(
             async with asyncio.timeout(300):
                 assert await process.wait() == -signal.SIGKILL, field.logs()
             held = await field.held()
-            of_worker = Counter(worker for _, worker in held)
-            assert max(of_worker.values(), default=0) <= (1 + AHEAD) * CLAIM_LIMIT
+            # What has arrived may wait, on a busy machine, for its outcome to be written: no slot waits for that.
+            arrived = field.arrivals()
+            of_worker = Counter(worker for event, worker in held if event not in arrived)
+            assert max(of_worker.values(), default=0) <= AHEAD * CLAIM_LIMIT
             if leases_end == "at once":  # otherwise workers that were killed before still hold theirs
                 assert len(held) <= 2 * (1 + AHEAD) * CLAIM_LIMIT
             may_repeat.update(event for event, _ in held)
