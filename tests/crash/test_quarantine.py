@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -70,9 +71,8 @@ async def test_a_row_that_ends_its_worker_is_dead_and_the_others_are_delivered(
 ) -> None:
     """One row in 150 kills the worker that sends it, each time: it is dead in the end, and 149 are delivered (§3.1)."""
     field.settings.update(FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="100")
-    again = {
-        "webhookRetryOnFailure": True
-    }  # a busy machine may not answer a hundred requests within a deadline
+    # A busy machine may not answer a hundred requests within a deadline.
+    again: dict[str, Any] = {"webhookRetryOnFailure": True}
     field.settings["FLOWACTIONS_RETRY_SCHEDULE"] = "1s,1s,1s,1s"
     await field.enqueue(75, **again)
     await field.enqueue(1, webhookBody='{"poison": true}', **again)
