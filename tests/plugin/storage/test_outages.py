@@ -67,7 +67,9 @@ async def spoil(url: str, how: str, used: str) -> None:
     tables = ("outbox", "deferred", "inbound_events", "enqueue_keys", "enqueue_rates")
     role = make_url(used).username
     verb = f'REVOKE ALL ON {{}} FROM "{role}"' if how == "rights" else "ALTER TABLE {} RENAME TO {}_gone"
-    await execute(url, *(verb.replace("{}", f"flowactions_{table}") for table in tables))
+    # At once: what finds one table gone, and then another one still there, would end the outage.
+    changes = [verb.replace("{}", f"flowactions_{table}") for table in tables]
+    await execute(url, "BEGIN", *changes, "COMMIT")
 
 
 class TestTranslation:
