@@ -9,7 +9,7 @@ import asyncio
 import copy
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module, metadata
@@ -21,7 +21,6 @@ import httpx2
 import msgspec
 import pytest
 import uvicorn.server
-from litestar import Router
 from litestar._signature import SignatureModel
 from litestar.datastructures import ResponseHeader
 from litestar.openapi.datastructures import ResponseSpec
@@ -31,7 +30,6 @@ from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
 from flowactions_hookspecs import PROJECT, plugins, schema
-from flowactions_hookspecs import routes as declared
 from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.pages.rendering import Renderer
 
@@ -95,40 +93,16 @@ def templates() -> Iterator[None]:
 
 @contextmanager
 def routes() -> Iterator[None]:
-    """Have the routes of a plugin listed once, for which the loader builds an app, and routers not copied by each app.
+    """Have routers not copied by each app.
 
     Tests that make several apps of one host have Litestar's own copies.
     """
-    listed: dict[Any, list[tuple[str, str]]] = {}
-    find = declared._routes
-
-    def found(plugin: str, handlers: Sequence[Any]) -> Iterable[tuple[str, str]]:
-        key = (plugin, *map(_outline, handlers))
-        if key not in listed:
-            listed[key] = list(find(plugin, copy.deepcopy(handlers)))
-        return listed[key]
-
     kinds = dict.fromkeys((Example, ResponseHeader, ResponseSpec, RouteRules), lambda each, _memo: each)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(declared, "_routes", found)
         patched.setattr("litestar.router.deepcopy", lambda router: router)
         for kind, same in kinds.items():
             patched.setitem(copy._deepcopy_dispatch, kind, same)  # type: ignore[attr-defined]
         yield
-
-
-def _outline(item: Any) -> Any:
-    """Return what the places of routes depend on, and whether Litestar can make them."""
-    if not isinstance(item, Router):
-        return _code(item), tuple(getattr(item, "paths", ()))
-    return item.path, *(
-        (route.path, *map(_code, getattr(route, "route_handlers", ()))) for route in item.routes
-    )
-
-
-def _code(handler: Any) -> Any:
-    function = getattr(handler, "fn", handler)
-    return getattr(function, "__code__", function)  # of OPTIONS, each route has a function of its own
 
 
 @contextmanager

@@ -164,7 +164,7 @@ class ContinuousClaims:
         begun = clock()
         if begun < self._next_look:
             return
-        self._next_look = begun + LOOK_SECONDS  # what wakes while it looks asks for another
+        self._next_look = begun + LOOK_SECONDS  # a wake from here on asks for another look
         try:
             if begun >= self._scan_at:
                 found = await self._store.scan()

@@ -400,7 +400,7 @@ class Lanes:
             if given:
                 since = max(since, given[0].due_at - SINCE_MARGIN_MS)
                 lane.due_again = lane.due_again or len(given) >= due.rows
-            lane.since = min(lane.since, since)  # an earlier one was heard of meanwhile
+            lane.since = min(lane.since, since)
             self._answered(lane, due.rows, taken.get(due.lane, ()))
 
     def fail(self, asks: Sequence[Due]) -> None:

@@ -131,7 +131,7 @@ class Lane(Tally):
     Attributes:
         number: its number.
         group: where it belongs.
-        since: no row of it is due for longer, Unix milliseconds.
+        since: no row of it is due for longer, Unix milliseconds; while a claim asks, of the rows that were heard of meanwhile.
         ahead: how many times its limit it may hold, as far as its host may.
         limit: how many of its rows may be in flight.
         late: how many are in flight for too long.

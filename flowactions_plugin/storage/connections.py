@@ -110,9 +110,11 @@ class Engines:
         if self.shared is not None:
             self.current = self.shared
         elif self._is_sqlite:
-            wait, given = sqlite.WAIT_SECONDS, sqlite.driver_arguments()
             self.current = create_async_engine(
-                self._url, hide_parameters=True, pool_timeout=wait, connect_args=given
+                self._url,
+                hide_parameters=True,
+                pool_timeout=sqlite.WAIT_SECONDS,
+                connect_args=sqlite.driver_arguments(),
             )
             event.listen(self.current.sync_engine, "connect", stop_once)
             self.thread = SQLiteThread(self._url)
@@ -288,7 +290,7 @@ class SQLiteThread:
                 done = work(connection)
                 connection.commit()
             except DBAPIError:
-                connection.invalidate()  # a cursor is left behind
+                connection.invalidate()  # a statement of it may not have ended
                 raise
             finally:
                 limit_wait(connection, None)

@@ -98,10 +98,10 @@ def stop_once(connection: Any, _record: object) -> None:
 
 
 class OwnConnection(sqlite3.Connection):
-    """A connection that gives its lock up when it is closed.
+    """A connection that releases its lock when it is closed.
 
-    SQLite keeps a closed one open, with its transaction, while a statement of it has not ended: that of a call that was cancelled or has
-    failed, until its cursor is collected.
+    If a call was cancelled or failed, its statement may not have ended. SQLite then keeps the closed connection open, with its
+    transaction, until the statement's cursor is garbage-collected.
     """
 
     def close(self) -> None:

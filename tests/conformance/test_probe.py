@@ -136,7 +136,7 @@ class TestToken:
 
 
 async def test_a_report_without_an_answer_is_sent_again() -> None:
-    """And no other one, nor when the kit is gone."""
+    """Once. A report that is answered is not sent again, and a kit that has ended causes no error."""
     bodies: list[bytes] = []
 
     async def control(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -300,7 +300,7 @@ class TestRoutes:
                 _ = actions.route_handlers
 
     def test_no_other_plugin_can_have_a_route_of_the_runtime(self) -> None:
-        """So that the places of the runtime's need no check at each start."""
+        """Its paths below ``/integrations`` are the reserved ones. So no start has to compare them with others."""
         app = Litestar([*load().route_handlers], openapi_config=None)
         paths = [tuple(route.path.strip("/").split("/")) for route in app.routes]
         assert ("integrations", "health", "live") in paths

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -151,10 +150,10 @@ class TestTurns:
             results = await asyncio.gather(*(run.message(chatRetryOnFailure=True) for _ in range(30)))
         failed = [result for result in results if result.status == "failed"]
         assert 5 <= len(run.provider.messages) == 30 - len(failed) < 30
-        said = Counter("throttling" in (result.message or "") for result in failed)
-        assert said[True] > 0
-        # On a busy machine, some are told that there was no answer in time.
-        assert said[False] == sum("did not answer" in (result.message or "") for result in failed)
+        said = {result.message or "" for result in failed}
+        assert any("throttling" in each for each in said)
+        # On a busy machine, the provider may answer some of them too late.
+        assert all("throttling" in each or "did not answer" in each for each in said)
 
 
 class TestDirectChannels:

@@ -81,7 +81,7 @@ class TestCounts:
         assert (first.dead, first.failures_in_row, first.last_error) == (1, 2, "http_5xx")
 
     def test_an_end_without_an_attempt_says_nothing_about_the_destination(self) -> None:
-        """The row was cancelled, or its action is gone. The same holds for an attempt that failed because of its row alone."""
+        """An example is a row that was cancelled. An attempt that failed because of its row says nothing, either."""
         counts = Counts()
         counts.add(Ended(claimed(), "cancelled"))
         assert (counts.dead, counts.attempts, counts.failures_in_row) == (1, 0, 0)

@@ -254,7 +254,7 @@ async def test_a_cancelled_caller_waits_until_the_connection_is_closed(
 async def test_a_statement_that_was_cut_off_keeps_no_lock(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Its cursor has rows that nobody reads any more, and may live for as long as the process."""
+    """Its rows are not read any more, and its cursor may exist until the process ends."""
     reading, cursors = asyncio.Event(), list[object]()
     several = text(ROW.format("a") + ", ('b', 1) RETURNING id")
 
@@ -403,6 +403,24 @@ async def test_a_thread_that_cannot_start_is_an_outage_and_leaves_no_work(
         assert await thread.run(lambda connection: connection.execute(text("SELECT 1")).scalar_one(), None) == 1
     finally:
         thread.close()
+
+
+async def test_the_thread_replaces_a_connection_after_an_error(sqlite_url: str) -> None:
+    """A statement of it may not have ended."""
+    used: list[object] = []
+
+    def work(connection: Connection) -> None:
+        used.append(connection.connection.driver_connection)
+        if len(used) == 2:
+            connection.execute(text("SELECT * FROM no_such_table"))
+
+    async with a_database(sqlite_url) as opened:
+        await opened.in_transaction(work)
+        with pytest.raises(StorageUnavailable):
+            await opened.in_transaction(work)
+        await opened.in_transaction(work)
+    assert used[0] is used[1]
+    assert used[2] is not used[1]
 
 
 async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:

@@ -67,7 +67,7 @@ async def spoil(url: str, how: str, used: str) -> None:
     tables = ("outbox", "deferred", "inbound_events", "enqueue_keys", "enqueue_rates")
     role = make_url(used).username
     verb = f'REVOKE ALL ON {{}} FROM "{role}"' if how == "rights" else "ALTER TABLE {} RENAME TO {}_gone"
-    # At once: what finds one table gone, and then another one still there, would end the outage.
+    # In one transaction: a part that finds one table gone, and then another one present, would end the outage.
     changes = [verb.replace("{}", f"flowactions_{table}") for table in tables]
     await execute(url, "BEGIN", *changes, "COMMIT")
 
