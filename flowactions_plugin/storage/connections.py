@@ -53,6 +53,7 @@ class Engines:
         own_options: execution options of the plugin's own transactions, for whose isolation its statements are written.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
         unlisten: set when LISTEN has to give its connection up.
+        left: how often the connections of a server that takes no writes were left.
         search_path: of the connection on which the tables were found; ``None``: not known.
         sets_path: whether own transactions set it.
     """
@@ -67,6 +68,7 @@ class Engines:
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self.unlisten = asyncio.Event()
+        self.left = 0
         self.search_path: str | None = None
         self.sets_path = False
         # In autocommit mode: to check one out of the pool and back in costs more than a small statement.
@@ -141,6 +143,7 @@ class Engines:
         """
         if code_of(context.original_exception) == READ_ONLY:
             context.is_disconnect = True  # so the pool replaces all connections that are older
+            self.left += 1
             for kept in self._kept:
                 postgresql.mark_unused(kept.sync_connection)
             self.unlisten.set()
@@ -179,7 +182,7 @@ class Engines:
         """
         while self._kept and not postgresql.is_fresh(self._kept[-1].sync_connection):
             await self._kept.pop().close()
-        known = self._kept.pop() if self._kept else None
+        known, left = self._kept.pop() if self._kept else None, self.left
         connection, is_kept = known or await self._check_out(), False
         try:
             if known is None:
@@ -187,7 +190,9 @@ class Engines:
             yield connection
             if self.current is None:
                 await connection.invalidate()  # the pool that it would return to is closed
-            is_kept = len(self._kept) < self._most_kept and not self._turn.locked()
+            is_kept = (
+                len(self._kept) < self._most_kept and not self._turn.locked() and left == self.left
+            )  # else the pool replaces it
         finally:
             if is_kept:
                 postgresql.mark_used(connection.sync_connection)

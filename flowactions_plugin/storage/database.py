@@ -386,9 +386,11 @@ class Database:
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
         """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it."""
+        left = self._engines.left
         async with self._outages.translated(), self._engines.connect() as connection:
-            self._engines.unlisten = asyncio.Event()
-            await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
+            if left == self._engines.left:
+                self._engines.unlisten = asyncio.Event()
+                await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
 
     async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
         """Call when any process has inserted rows of the outbox into an SQLite file that no claim holds.

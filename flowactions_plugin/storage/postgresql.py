@@ -25,6 +25,9 @@ from flowactions_plugin.storage.urls import asyncpg_arguments
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
 
+CLOSE_SECONDS: Final = 0.5
+"""How long the server may take to end a connection before the driver closes it by itself."""
+
 OPEN_SECONDS: Final = 300
 """A transaction that is open for longer makes statements slower on a queue that carries much."""
 
@@ -189,7 +192,7 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
         async def close(self, *, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  the driver's
             # The pool closes one idle connection after the other, and the driver gives up one that takes longer.
             with suppress(TimeoutError):
-                await super().close(timeout=0.5)
+                await super().close(timeout=CLOSE_SECONDS)
 
     arguments = {
         **asyncpg_arguments(url),

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql
@@ -110,30 +111,66 @@ def write(connection: Connection) -> int:
     return backend(connection)
 
 
-async def test_after_a_failover_one_write_fails_and_no_other(postgres_url: str) -> None:
-    """Connections that were opened before lead to a server that takes no writes: kept ones, others, the one of LISTEN.
+class FormerPrimary:
+    """A database whose URL leads to a server that takes no writes, until the failover."""
 
-    The server did answer, so what failed is certain not to be written.
-    """
-    async with a_database(postgres_url):
-        pass  # its tables are there
-    former = f'ALTER DATABASE "{make_url(postgres_url).database}" SET default_transaction_read_only = '
-    await execute(postgres_url, former + "on")
-    async with a_database(postgres_url) as database:
-        listening = asyncio.create_task(database.listen("flowactions", lambda _payload: None))
-        async with holding(database, postgres_url, MOST_KEPT + 3) as before:
-            pass
-        await execute(postgres_url, "SET default_transaction_read_only = off", former + "off")
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._setting = f'ALTER DATABASE "{make_url(url).database}" SET default_transaction_read_only = '
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Database]:
+        async with a_database(self._url):
+            pass  # its tables are there
+        await execute(self._url, self._setting + "on")
+        async with a_database(self._url) as database:
+            yield database
+
+    async def fail_over(self, database: Database) -> None:
+        """Have new connections lead to a server that takes writes. One write through an older one is refused."""
+        await execute(self._url, "SET default_transaction_read_only = off", self._setting + "off")
         with pytest.raises(StorageUnavailable, match="read-only") as failed:
             await database.in_transaction(write)
-        assert not failed.value.may_be_written
-        await asyncio.wait_for(listening, SAFETY_SECONDS)
-        async with holding(database, postgres_url, MOST_KEPT + 3) as after:
+        assert not failed.value.may_be_written  # the server did answer
+
+
+async def test_after_a_failover_one_write_fails_and_no_other(postgres_url: str) -> None:
+    """All connections that were opened before are replaced: kept ones, others, those in use, the one of LISTEN."""
+    former = FormerPrimary(postgres_url)
+    async with former.opened() as database:
+        listening = asyncio.create_task(database.listen("flowactions", lambda _payload: None))
+        async with holding(database, postgres_url, MOST_KEPT + 3) as tasks:
             pass
-        assert {await each for each in after}.isdisjoint([await each for each in before])
+        before = await asyncio.gather(*tasks)
+        async with holding(database, postgres_url, 1) as in_use, database.read() as reading:
+            assert await reading.run_sync(backend) in before
+            await former.fail_over(database)
+        assert await in_use[0] in before
+        await asyncio.wait_for(listening, SAFETY_SECONDS)
+        async with holding(database, postgres_url, MOST_KEPT + 3) as tasks:
+            pass
+        assert set(await asyncio.gather(*tasks)).isdisjoint(before)
         await asyncio.gather(*(database.in_transaction(write) for _ in range(MOST_KEPT + 3)))
         async with database.write() as transaction:
             await transaction.run_sync(write)
+
+
+async def test_nobody_listens_on_a_connection_from_before_a_failover(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on one either that was just taken for it."""
+    former = FormerPrimary(postgres_url)
+    async with former.opened() as database:
+        await database.in_transaction(backend)  # the failover's write has a kept connection
+        check_out = database._engines._check_out
+
+        async def while_it_happens() -> AsyncConnection:
+            connection = await check_out()
+            await former.fail_over(database)
+            return connection
+
+        monkeypatch.setattr(database._engines, "_check_out", while_it_happens)
+        await asyncio.wait_for(database.listen("flowactions", lambda _payload: None), SAFETY_SECONDS)
 
 
 async def test_an_error_of_a_statement_leaves_the_next_one_alone(database: Database, postgres_url: str) -> None:
