@@ -54,14 +54,14 @@ ROOMS: Final = {
     "flowactions_plugin/pages": Weight(python=1443, other=1255, files=28),
     "flowactions_plugin/queue": Weight(python=5645, other=495, files=58),
     "flowactions_plugin/settings": Weight(python=637, other=0, files=5),
-    "flowactions_plugin/storage": Weight(python=3445, other=0, files=17),
+    "flowactions_plugin/storage": Weight(python=3455, other=0, files=17),
     "flowactions_plugin/telemetry": Weight(python=529, other=0, files=5),
     "flowactions_plugin/watch": Weight(python=997, other=0, files=7),
     "flowactions_plugin/*": Weight(python=1276, other=0, files=12),
-    "flowactions_plugin": Weight(python=34708, other=1750, files=245),
+    "flowactions_plugin": Weight(python=34718, other=1750, files=245),
     "hookspecs": Weight(python=3331, other=0, files=26),
     "conformance": Weight(python=15462, other=2635, files=136),
-    "tests": Weight(python=76014, other=130, files=428),
+    "tests": Weight(python=76045, other=130, files=428),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
