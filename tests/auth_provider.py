@@ -1,4 +1,4 @@
-"""The auth provider's side: events signed with its own library, and a host that receives them."""
+"""The auth provider's side: events signed with the scheme's own library, and a host that receives them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import httpx
-import svix.webhooks
+import standardwebhooks
 
 from flowactions_hookspecs import FlowActions
 from tests.support import SmallHost, transport_of
@@ -19,10 +19,10 @@ CREATED = {"type": "user.created", "object": "event", "data": {"id": "user_1", "
 
 
 def signed(body: bytes, secret: str = NEW, event_id: str = "msg_1", at: float | None = None) -> dict[str, str]:
-    """Sign as the auth provider does, with its own library."""
+    """Sign as the auth provider does, with the scheme's own library."""
     stamp = int(time.time() if at is None else at)
     moment = datetime.fromtimestamp(stamp, UTC)
-    signature = svix.webhooks.Webhook(secret).sign(event_id, moment, body.decode())
+    signature = standardwebhooks.Webhook(secret).sign(event_id, moment, body.decode())
     return {"svix-id": event_id, "svix-timestamp": str(stamp), "svix-signature": signature}
 
 

@@ -65,7 +65,7 @@ ROOMS: Final = {
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 75974, "decisions": 29, "lines of the changelog": 50, "longest decision": 32}
+TEXTS: Final = {"words of docs": 75989, "decisions": 30, "lines of the changelog": 50, "longest decision": 32}
 
 ROOM: Final = re.compile(r"flowactions_plugin/\w+")
 

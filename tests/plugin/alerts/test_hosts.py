@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from svix.webhooks import Webhook
+from standardwebhooks import Webhook
 
 from flowactions_hookspecs import FlowActions, Node, SettingsInvalid
 from flowactions_plugin.alerts import watch
@@ -52,7 +52,7 @@ class Receiver:
 async def test_a_failing_destination_is_a_signed_alert(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Verified by the library of Svix and by our own rule. The host learns of the destination as before, and of no alert."""
+    """Verified by the library of Standard Webhooks and by our own rule. The host learns of the destination as before, and of no alert."""
     hurry(monkeypatch, "statistics")
     receiver = Receiver()
     settings = development(database_url, FLOWACTIONS_STANDARD_WEBHOOKS="on", **SETTINGS)
