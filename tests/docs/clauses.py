@@ -15,6 +15,7 @@ import tokenize
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,6 +70,7 @@ def without_parts(every: list[Clause]) -> list[Clause]:
     ]
 
 
+@cache
 def marks_of_code() -> list[Mark]:
     """Find the marks in the distribution's packages."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -77,6 +79,7 @@ def marks_of_code() -> list[Mark]:
     return [mark for path in sorted(files) for mark in _marks(path)]
 
 
+@cache
 def marks_of_tests() -> list[Mark]:
     """Find the marks of test functions. One in a helper, a class or a module says nothing of a particular test."""
     found = [mark for path in sorted((ROOT / "tests").rglob("test_*.py")) for mark in _marks(path)]
