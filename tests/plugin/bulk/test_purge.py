@@ -331,3 +331,31 @@ async def test_statistics_that_are_being_written_are_waited_for(postgres_url: st
         left = await kept(Queue(database))
     assert {row.organization_id for row in left["flowactions_statistics"]} == {""}
     assert left["flowactions_destinations"] == []
+
+
+async def test_what_somebody_else_removes_meanwhile_is_not_the_end(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As retention does: a row of a batch that is gone when its turn comes leaves none behind it."""
+    monkeypatch.setattr(purging, "BATCH", 2)
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
+    async with Database(url) as database:
+        queue = Queue(database)
+        await fill(queue, "acme", 5)
+        waiting = text(
+            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+
+        async def waits() -> bool:
+            async with database.read() as connection:
+                return bool((await connection.execute(waiting)).all())
+
+        async with database.write() as connection:
+            oldest = "(SELECT min(idempotency_key) FROM flowactions_enqueue_keys)"
+            await connection.execute(
+                text(f"DELETE FROM flowactions_enqueue_keys WHERE idempotency_key = {oldest}")  # noqa: S608
+            )
+            removing = asyncio.create_task(Purge(database, "acme").remove())
+            await until(waits)
+        assert (await removing)["idempotency_keys"] == 4
+        assert (await kept(queue))["flowactions_enqueue_keys"] == []
