@@ -72,6 +72,7 @@ class Monitor:
         self._telling: set[asyncio.Task[None]] = set()
         self._load: Load | None = None
         self._beat_at = 0.0
+        self._turn = asyncio.Lock()
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Count outcomes that were just written. It returns at once, and does not raise."""
@@ -86,7 +87,7 @@ class Monitor:
         It gives the id of the process.
         """
         worker_id = self._fleet.begin()
-        self._beat_at = 0.0
+        self._beat_at, self._turn = 0.0, asyncio.Lock()
         # Before anything is claimed: a process that is killed at once was there.
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
@@ -101,7 +102,8 @@ class Monitor:
         finally:
             self._load = None
             try:
-                async with asyncio.timeout(LAST_SECONDS):
+                # After a report that is being cut off: what it could not write is counted again.
+                async with asyncio.timeout(LAST_SECONDS), self._turn:
                     await self.write()
                     await self._fleet.stop()
                     if self._telling:
@@ -131,12 +133,13 @@ class Monitor:
         Raises:
             StorageUnavailable: the database failed; what was counted is kept.
         """
-        load = self._load
-        if load is None:
-            return
-        if asyncio.get_running_loop().time() >= self._beat_at or self._fleet.is_news(load.limits.limited()):
-            await self._beat(load)
-        await self.write()
+        async with self._turn:
+            load = self._load
+            if load is None:
+                return
+            if asyncio.get_running_loop().time() >= self._beat_at or self._fleet.is_news(load.limits.limited()):
+                await self._beat(load)
+            await self.write()
 
     async def _beat(self, load: Load) -> None:
         """Write that this process is alive."""

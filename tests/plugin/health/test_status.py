@@ -345,6 +345,25 @@ class TestFleet:
         assert (worker.state, worker.in_flight, worker.slow) == ("stopped", 0, 0)
         assert sum(each.delivered for each in (await queries.overview(ALL)).hour) == 1
 
+    async def test_what_is_being_written_when_a_process_stops_is_not_lost(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The report that is cut off at the same moment gives back what it has taken, before the last write."""
+        monitor, writes = a_monitor(queue), asyncio.Event()
+
+        async def held(*_: Any) -> Any:
+            writes.set()
+            await asyncio.Event().wait()
+
+        async with monitor.watching(Load(0, 0)):
+            monitor.record([completion(ok=True)])
+            with monkeypatch.context() as patched:
+                patched.setattr(health_monitor, "add_counts", held)
+                reporting = asyncio.create_task(monitor.report())
+                await writes.wait()
+            reporting.cancel()
+        assert sum(each.delivered for each in (await Insights(queue.database).overview(ALL)).hour) == 1
+
 
 class TestVerdict:
     @staticmethod
