@@ -261,7 +261,10 @@ class Operations:
             reason=reason,
         )
         async with self._database.write() as connection:
-            row = (await connection.execute(_one_pause(target))).one_or_none()
+            while (row := (await connection.execute(_one_pause(target))).one_or_none()) is None:
+                await self._check_room(connection, *target)
+                if (await connection.execute(added)).rowcount == 1:
+                    break  # otherwise somebody has paused it meanwhile
             if row is not None:
                 if actor == AUTOMATIC:
                     return False
@@ -270,10 +273,6 @@ class Operations:
                 if theirs == (values["paused_by"], actor.role, values["reason"]):
                     return False  # a form that was sent twice
                 await connection.execute(update(pauses).where(*_at(*target)).values(**values))
-            else:
-                await self._check_room(connection, *target)
-                if (await connection.execute(added)).rowcount != 1:
-                    return False
             await connection.execute(recording(self._database, entry))
         return True
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operations import port as pauses_module
 from flowactions_plugin.operations.port import Operations
-from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
 from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -339,3 +339,26 @@ async def test_what_a_worker_holds_is_withdrawn_by_a_pause_or_when_its_claim_has
     await queue.run("DELETE FROM flowactions_outbox WHERE id = '4'")
     assert await queue.store.withdrawn(held) == {"0", "1", "2", "3", "4"}
     assert await queue.store.withdrawn([]) == set()
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+async def test_who_pauses_at_the_same_moment_as_the_worker_replaces_its_pause(queue: Queue) -> None:
+    """Otherwise the destination would resume itself against their will."""
+    pauses = Operations(queue.database)
+    waiting = text(
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+    async def waits() -> bool:
+        async with queue.database.read() as connection:
+            return bool((await connection.execute(waiting)).all())
+
+    async with queue.database.write() as connection:
+        row = {"organization_id": "acme", "destination": DOWN, "paused_at": 1, "paused_by": AUTOMATIC.name}
+        row |= {"paused_role": AUTOMATIC.role, "reason": "it fails", "probes": 0}
+        await connection.execute(insert(pauses_table).values(row))
+        pausing = asyncio.create_task(pauses.pause(ACME, DOWN, MAYA, "down"))
+        await until(waits)
+    assert await pausing
+    (pause,) = await rows_of(queue, "paused_by, paused_role, reason, probes FROM flowactions_pauses")
+    assert tuple(pause) == ("Maya", "dashboard", "down", None)
