@@ -61,7 +61,7 @@ class AutomaticPauses:
         reason = f"{row.failures_in_row} failures in a row since {since:%Y-%m-%d %H:%M:%S}Z, the last one: {row.last_error}"
         try:
             paused = await self._operations.pause(
-                Scope(row.organization_id), row.destination, AUTOMATIC, reason
+                Scope(row.organization_id), row.destination, AUTOMATIC, reason, only=row.failures_in_row
             )
         except (TooManyPauses, ActionInvalid):
             return False

@@ -31,7 +31,7 @@ from flowactions_plugin.operators.scope import AUTOMATIC, OPEN, Actor, Scope
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.queue.rules import PROBE_FIRST_MS
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, pauses
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
 from flowactions_plugin.storage.waiting import repeated
 
 AT_ONCE_SECONDS: Final = 3.0
@@ -221,7 +221,9 @@ class Operations:
         return None if row is None else action_of(row, scope)
 
     @repeated
-    async def pause(self, scope: Scope, destination: str, actor: Actor, reason: str = "") -> bool:
+    async def pause(
+        self, scope: Scope, destination: str, actor: Actor, reason: str = "", *, only: int | None = None
+    ) -> bool:
         """Pause a destination; requests that are on their way are finished.
 
         A pause that is there is replaced: among equals, the last one wins. What pauses automatically replaces none.
@@ -231,6 +233,7 @@ class Operations:
             destination: scheme, host and port as rows have it, or a URL.
             actor: who does it.
             reason: why.
+            only: how many failures in a row it still has at the least; ``None``: it need not fail.
 
         Returns:
             Whether that changed anything.
@@ -262,6 +265,8 @@ class Operations:
         )
         async with self._database.write() as connection:
             while (row := (await connection.execute(_one_pause(target))).one_or_none()) is None:
+                if only is not None and not (await connection.execute(_failing(*target, only))).all():
+                    return False
                 await self._check_room(connection, *target)
                 if (await connection.execute(added)).rowcount == 1:
                     break  # otherwise somebody has paused it meanwhile
@@ -348,6 +353,12 @@ def _check_role(held: Row[Any], actor: Actor) -> None:
 
 def _one_pause(target: tuple[str, str]) -> Select[Any]:
     return select(pauses).where(*_at(*target)).with_for_update()
+
+
+def _failing(organization_id: str, destination: str, failures: int) -> Select[Any]:
+    health = destinations.c
+    of = (health.organization_id == organization_id, health.destination == destination)
+    return select(health.failures_in_row).where(*of, FAILING, health.failures_in_row >= failures)
 
 
 def _forgetting_failures(organization_id: str, destination: str) -> Update:

@@ -95,6 +95,20 @@ class TestPausing:
         told = await asyncio.gather(*(look(queue) for _ in range(3)))
         assert [each.kind for each in chain(*told)] == ["resumed"]
 
+    @pytest.mark.parametrize("who", [MAYA, None])
+    async def test_what_has_ended_meanwhile_is_not_paused(self, queue: Queue, who: Actor | None) -> None:
+        """Between the look at the database and the change, a person has resumed it, or a delivery has arrived."""
+        await has_failed(queue, 10)
+        worker = AutomaticPauses(queue.database, RULE, lambda alert: None)
+        (row,) = await queue.database.rows(queue.database.built(automatic._failing, RULE))
+        if who is None:
+            await has_arrived(queue)
+        else:
+            await look(queue)
+            assert await Operations(queue.database).resume(ACME, DOWN, who)
+        assert not await worker._pause(row)
+        assert await paused(queue) == []
+
     async def test_an_organization_with_too_many_pauses_keeps_no_other_from_its_own(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
