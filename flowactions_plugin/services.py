@@ -305,10 +305,10 @@ class Services:
         pace = pace_of(self._settings)
         if self._database.made_tables and self._settings.environment == "production" and pace is not None:
             log.warning("%s: %s", *pace, extra={"event": "settings.pace"})
-        self._open.push_async_callback(self._pacing.aclose)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)
+        self._open.push_async_callback(self._pacing.aclose)  # before what its nodes use
         self._open.enter_context(self._telemetry)
         self._is_running = True
 

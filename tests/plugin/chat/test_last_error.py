@@ -10,8 +10,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_hookspecs import Node
+from flowactions_hookspecs import Advanced, Deferred, Node
+from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.chatting import Adopted, ChatHost, adopted, chat_host
@@ -132,3 +135,29 @@ async def test_it_is_written_beside_the_walk_and_not_in_its_transaction(database
 
         await until(recorded)
     await engine.dispose()
+
+
+async def test_a_message_of_the_last_attempt_of_a_process_is_told_too(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deferred one, which the database did not let it read before; no connection to the provider stays open."""
+    walk = a_walk(pacing=Deferred("s"))
+    node = Node(id="n", type="chat_message", config={"chatChannelId": "C00RANDOM", "chatMessageText": "hi"})
+
+    async def away(*_: Any) -> Any:
+        raise StorageUnavailable("the database failed: it is away")
+
+    async with chat_host(database_url) as run:
+        assert await run.connect() == {"chat": "connected"}
+        await run.actions.reach(walk, node)
+        with monkeypatch.context() as patched:
+            patched.setattr(DeferredStore, "find", away)
+            assert await run.actions.advance(walk, "s") == Advanced(state="done")
+        chat = services_of(run.host)._chat
+        assert isinstance(chat, Chat)
+    assert run.provider.calls.count("chat.postMessage") == 1
+    assert chat.provider._session._session is None
+    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
+        stored = await ConnectionStore(database).get("acme")
+    assert stored is not None
+    assert stored.last_error == "not_in_channel"
