@@ -16,6 +16,7 @@ from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+from flowactions_plugin.storage.waiting import is_unconfirmed
 from flowactions_plugin.watch.fleet import BEAT_SECONDS, Fleet, limited_of
 from flowactions_plugin.watch.statistics import Tally
 from flowactions_plugin.watch.statistics_store import QueueAlerts, add_counts
@@ -162,8 +163,9 @@ class Monitor:
             try:
                 taken = dict(rows[start : start + AT_ONCE])
                 alerts = await add_counts(self._database, taken, since, self._queue_alerts)
-            except BaseException:
-                self._tally.restore(dict(rows[start:]))
+            except BaseException as exc:
+                # What a cancelled caller has written is not counted again.
+                self._tally.restore(dict(rows[start + AT_ONCE * is_unconfirmed(exc) :]))
                 self._since = since
                 raise
             for alert in alerts:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.egress.attempt import Outcome
@@ -361,6 +362,26 @@ class TestFleet:
                 patched.setattr(health_monitor, "add_counts", held)
                 reporting = asyncio.create_task(monitor.report())
                 await writes.wait()
+            reporting.cancel()
+        assert sum(each.delivered for each in (await Insights(queue.database).overview(ALL)).hour) == 1
+
+    async def test_what_was_written_when_a_report_is_cut_off_is_counted_once(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The process stops while the connection goes back that has committed."""
+        monitor, commit, has_committed = a_monitor(queue), AsyncConnection.commit, asyncio.Event()
+
+        async def committing(self: AsyncConnection) -> None:
+            await commit(self)
+            has_committed.set()
+            await asyncio.Event().wait()
+
+        async with monitor.watching(Load(0, 0)):
+            monitor.record([completion(ok=True)])
+            with monkeypatch.context() as patched:
+                patched.setattr(AsyncConnection, "commit", committing)
+                reporting = asyncio.create_task(monitor.report())
+                await has_committed.wait()
             reporting.cancel()
         assert sum(each.delivered for each in (await Insights(queue.database).overview(ALL)).hour) == 1
 
