@@ -89,16 +89,16 @@ class Monitor:
         """
         worker_id = self._fleet.begin()
         self._beat_at, self._turn = 0.0, asyncio.Lock()
-        # Before anything is claimed: a process that is killed at once was there.
-        with suppress(StorageUnavailable, TimeoutError):
-            async with asyncio.timeout(LAST_SECONDS):
-                await self._beat(load)
-                others = await self._fleet.others()
-                for other in others:
-                    load.limits.begin_with(limited_of(other.limited))
-                self._compare([other for other in others if other.alive])
-        self._load = load
         try:
+            # Before anything is claimed: a process that is killed at once was there.
+            with suppress(StorageUnavailable, TimeoutError):
+                async with asyncio.timeout(LAST_SECONDS):
+                    await self._beat(load)
+                    others = await self._fleet.others()
+                    for other in others:
+                        load.limits.begin_with(limited_of(other.limited))
+                    self._compare([other for other in others if other.alive])
+            self._load = load
             yield worker_id
         finally:
             self._load = None

@@ -346,6 +346,27 @@ class TestFleet:
         assert (worker.state, worker.in_flight, worker.slow) == ("stopped", 0, 0)
         assert sum(each.delivered for each in (await queries.overview(ALL)).hour) == 1
 
+    async def test_a_process_that_is_stopped_while_it_begins_has_stopped(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has told that it is alive, and nobody is to take it for one that was lost."""
+        has_told = asyncio.Event()
+
+        async def others(_: Fleet) -> Any:
+            has_told.set()
+            await asyncio.Event().wait()
+
+        async def deliver() -> None:
+            async with a_monitor(queue).watching(Load(0, 0)):
+                raise AssertionError
+
+        monkeypatch.setattr(Fleet, "others", others)
+        delivering = asyncio.create_task(deliver())
+        await has_told.wait()
+        delivering.cancel()
+        await asyncio.wait({delivering})
+        assert [each.state for each in await Insights(queue.database).workers()] == ["stopped"]
+
     async def test_what_is_being_written_when_a_process_stops_is_not_lost(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
