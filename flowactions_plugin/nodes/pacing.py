@@ -133,8 +133,9 @@ class Pacing:
             wanted = step_of(walk, step_id)
             steps = [wanted]
             if transaction is None:
-                # Steps of the run that are pending come first, in the order in which the user got to them.
-                steps[:0] = [step for step in self._pending if step[:-1] == wanted[:-1] and step != wanted]
+                # Steps of the run that are running or pending come first, in the order in which the user got to them.
+                earlier = (*self._running, *self._pending)
+                steps[:0] = [step for step in earlier if step[:-1] == wanted[:-1] and step != wanted]
             results: list[NodeResult] = []
             for index, step in enumerate(steps):
                 try:

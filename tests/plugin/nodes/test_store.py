@@ -16,6 +16,7 @@ from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes import pacing
+from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, Record, step_of
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
@@ -213,6 +214,34 @@ class TestTheDatabaseFails:
                 assert await run.actions.advance(walk, step) == Advanced(state="done")
         advanced = await run.actions.advance(walk, "u")
         assert (advanced.state, ran(advanced)) == (("halted", ["a"]) if halts else ("done", ["a", "b", "c"]))
+
+    @pytest.mark.parametrize("halts", [False, True])
+    async def test_a_later_step_waits_for_one_that_is_being_repeated(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch, halts: bool
+    ) -> None:
+        """The user is told so, and does not move: what is repeated may halt the run."""
+        monkeypatch.setattr(pacing, "REPEAT_SECONDS", 0.01)
+        walk, began, goes_on = a_walk(), asyncio.Event(), asyncio.Event()
+        await run.record(walk, "a", halts=halts)
+        await run.record(walk, "b", step="t")
+        run_record = NodeRunner.run_record
+
+        async def slow(self: NodeRunner, node_type: NodeType, record: Record, *given: Any) -> None:
+            if record.node_id == "a":
+                began.set()
+                await goes_on.wait()
+            await run_record(self, node_type, record, *given)
+
+        monkeypatch.setattr(NodeRunner, "run_record", slow)
+        with monkeypatch.context() as patched:
+            patched.setattr(DeferredStore, "find", away)
+            assert await run.actions.advance(walk, "s") == Advanced(state="done")
+        await began.wait()
+        assert await run.actions.advance(walk, "t") == Advanced(state="running")
+        goes_on.set()
+        await until(lambda: run.host.told)
+        advanced = await run.actions.advance(walk, "t")
+        assert (advanced.state, ran(advanced)) == (("halted", []) if halts else ("done", ["b"]))
 
     async def test_the_end_of_the_process_is_a_last_attempt(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
