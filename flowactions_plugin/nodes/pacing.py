@@ -133,7 +133,7 @@ class Pacing:
             wanted = step_of(walk, step_id)
             steps = [wanted]
             if transaction is None:
-                # Steps of the run that are running or pending come first, in the order in which the user got to them.
+                # First those of the run that are running, and those that are pending in the order in which the user got to them.
                 earlier = (*self._running, *self._pending)
                 steps[:0] = [step for step in earlier if step[:-1] == wanted[:-1] and step != wanted]
             results: list[NodeResult] = []
