@@ -266,6 +266,35 @@ async def test_a_row_that_is_written_again_is_not_sent_again(process: Process) -
     assert [status for status, _ in await process.states()] == ["delivered"]
 
 
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_a_row_that_is_written_again_meanwhile_takes_no_second_place(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    """While its first enqueue is on its way, or its request: nobody gets an error, nor those who enqueue beside it."""
+    process = Process(queue, 20, 5)
+    await process.claims.run_once()
+    await process.proves(DESTINATION)
+    process.answers.clear()
+    may_begin = waiting_transactions(process, monkeypatch)
+    lanes, twice = process.claims._lanes, a_delivery(url=DESTINATION)
+    writing = [asyncio.create_task(process.outbox.write(twice))]
+    await until(lambda: lanes.total.asked == 1)
+    if is_sent:
+        may_begin.set()
+        await until(lambda: process.asked)
+        may_begin.clear()
+    writing += [asyncio.create_task(process.outbox.write(twice)) for _ in range(2)]
+    writing.append(asyncio.create_task(process.enqueue(body=b"other")))
+    places = 1 if is_sent else 2
+    await until(lambda: lanes.total.asked == places or any(each.done() for each in writing[1:]))
+    may_begin.set()
+    errors = await asyncio.gather(*writing, return_exceptions=True)
+    process.answers.set()
+    await process.is_done()
+    assert errors[:3] == [None, None, None]
+    assert (sorted(process.asked), lanes.total.held) == ([b"other", b"{}"], 0)
+
+
 @pytest.mark.parametrize("is_written", [True, False])
 async def test_an_enqueue_without_an_answer_leaves_no_claim(
     process: Process, monkeypatch: pytest.MonkeyPatch, is_written: bool
