@@ -25,9 +25,13 @@ from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, probe_delay_ms
 from flowactions_plugin.queue.statements import statement
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import pauses
+from flowactions_plugin.storage.waiting import shielded
 
 AT_ONCE: Final = 10
 """How many probes a worker has in flight at the most, beside its slots."""
+
+CLOSE_SECONDS: Final = 1.0
+"""How long a process that stops waits for the probes that begin. What is claimed later waits for the end of its lease."""
 
 BY_ITSELF: Final = and_(pauses.c.paused_role == inline(AUTOMATIC.role), pauses.c.probe_at.is_not(None))
 """The condition that a pause is automatic, and has not ended."""
@@ -56,16 +60,19 @@ class Probes:
         self._beginning = asyncio.Lock()
 
     async def look(self) -> None:
-        """Begin the probes that are due."""
+        """Begin the probes that are due, also when cancelled: what is claimed is sent, or given back."""
         async with self._beginning:
-            room = AT_ONCE - len(self._in_flight)
-            with self._executor.hand.claiming():
-                claimed = [] if self._executor.stopping else await self.claim(room)
-                taken = self._executor.take(claimed)
-            for each in taken:
-                task = asyncio.create_task(self._send(each))
-                self._in_flight.add(task)
-                task.add_done_callback(self._in_flight.discard)
+            await shielded(self._look(), CLOSE_SECONDS)
+
+    async def _look(self) -> None:
+        room = AT_ONCE - len(self._in_flight)
+        with self._executor.hand.claiming():
+            claimed = [] if self._executor.stopping else await self.claim(room)
+            taken = self._executor.take(claimed)
+        for each in taken:
+            task = asyncio.create_task(self._send(each))
+            self._in_flight.add(task)
+            task.add_done_callback(self._in_flight.discard)
 
     async def _send(self, delivery: ClaimedDelivery) -> None:
         organization_id, destination = delivery.organization_id, delivery.destination

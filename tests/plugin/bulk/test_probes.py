@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
+from typing import Any
 
 import httpx
 import pytest
@@ -28,7 +29,7 @@ from tests.pausing import (
 )
 from tests.queueing import OutboxStore, Queue, a_worker
 from tests.sending import SlowAnswer
-from tests.waiting import until
+from tests.waiting import SAFETY_SECONDS, until
 
 
 class TestProbes:
@@ -213,6 +214,35 @@ class TestProbes:
         worker._executor.stopping = True
         await worker.look()
         assert await rows_of(queue, "probes FROM flowactions_pauses") == [(0,)]
+
+    async def test_a_look_that_is_cancelled_keeps_no_row(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As by the stop of its process while the claim is on its way: the row is due again, and waits for no lease."""
+        (row_id,) = await a_paused_queue(queue)
+        worker, claim = probing(queue), queue.store.claim
+        claimed, may_answer = asyncio.Event(), asyncio.Event()
+
+        async def answers_late(*asked: Any, **options: Any) -> Any:
+            rows = await claim(*asked, **options)
+            claimed.set()
+            await may_answer.wait()
+            return rows
+
+        monkeypatch.setattr(queue.store, "claim", answers_late)
+        monkeypatch.setattr(probes_module, "CLOSE_SECONDS", SAFETY_SECONDS)
+        looking = asyncio.create_task(worker.look())
+        await claimed.wait()
+        worker._executor.stopping = True
+        looking.cancel()
+        await asyncio.sleep(0)
+        may_answer.set()
+        await asyncio.wait({looking})
+        assert looking.cancelled()
+        async with worker.none():  # all have ended
+            pass
+        await worker._executor.completer.flush()
+        assert (await queue.row(row_id)).claimed_by is None
 
     async def test_a_worker_has_so_many_in_flight_at_the_most(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
