@@ -95,7 +95,11 @@ class Probes:
             Due(row.lane, row.organization_id, row.destination) for row in due[:limit] if await self._begin(row)
         ]
         claimed = await self._store.claim(asks, probe=True) if asks else []
-        return [await self._with_attempt(each) for each in claimed]
+        try:
+            return [await self._with_attempt(each) for each in claimed]
+        except BaseException:
+            self._executor.abandon(self._executor.take(claimed))
+            raise
 
     async def _begin(self, due: Row[Any]) -> bool:
         """Take the turn of a probe; return whether no other worker has, and nobody has resumed the destination."""

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue import probes as probes_module
@@ -241,6 +242,17 @@ class TestProbes:
         assert looking.cancelled()
         async with worker.none():  # all have ended
             pass
+        await worker._executor.completer.flush()
+        assert (await queue.row(row_id)).claimed_by is None
+
+    async def test_a_probe_that_cannot_be_prepared_is_given_back(self, queue: Queue) -> None:
+        """The database fails after the claim, when it is asked whether the row was probed before."""
+        (row_id,) = await a_paused_queue(queue)
+        worker = probing(queue)
+        await queue.run("ALTER TABLE flowactions_attempts RENAME TO away")
+        with pytest.raises(StorageUnavailable):
+            await worker.look()
+        await queue.run("ALTER TABLE away RENAME TO flowactions_attempts")
         await worker._executor.completer.flush()
         assert (await queue.row(row_id)).claimed_by is None
 
