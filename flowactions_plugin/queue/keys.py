@@ -18,6 +18,7 @@ from flowactions_plugin.queue.statements import written as made_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_keys
+from flowactions_plugin.storage.waiting import is_unconfirmed
 
 T = TypeVar("T")
 
@@ -143,12 +144,14 @@ async def waiting_for_keys(writing: Awaitable[T]) -> T:
     """Write what has to wait for other transactions that have used its keys.
 
     Raises:
-        StorageUnavailable: one of them did not end in time.
+        StorageUnavailable: one of them did not end in time, or the database did not say that what was written is committed.
     """
     try:
         async with asyncio.timeout(KEY_SECONDS):
             return await writing
-    except TimeoutError:
-        raise StorageUnavailable(
+    except TimeoutError as exc:
+        unavailable = StorageUnavailable(
             f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
-        ) from None
+        )
+        unavailable.may_be_written = is_unconfirmed(exc.__cause__ or exc)
+        raise unavailable from None

@@ -210,9 +210,14 @@ CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON flowactions_outbox
 
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_commit_that_hangs_may_have_been_made(
-    running: tuple[FlowActions, SharingHost], postgres_url: str, key: str | None
+    running: tuple[FlowActions, SharingHost],
+    postgres_url: str,
+    key: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answer says so, whether the COMMIT was a statement of its own or not."""
+    """The answer says so, whether the COMMIT was a statement of its own or not, and whichever limit ended the wait."""
+    for module in ("enqueue", "keys"):
+        monkeypatch.setattr(f"flowactions_plugin.queue.{module}.KEY_SECONDS", 1.0)
     actions, _ = running
     async with a_session(postgres_url) as other:
         await other.execute(COMMITS)
