@@ -129,7 +129,7 @@ class Engines:
         """Close the plugin's own engines and stop using the host's."""
         # First, so that a later caller gets an error and does not open a pool that is never closed.
         engine, self.current, self._most_kept = self.current, None, 0
-        await self._give_back()
+        await self._give_all_back()
         if self.shared is None and engine is not None:
             await engine.dispose()
         if self.thread is not None:
@@ -181,7 +181,7 @@ class Engines:
             StorageUnavailable: the database is not open, or no connection became free.
         """
         while self._kept and not postgresql.is_fresh(self._kept[-1].sync_connection):
-            await self._kept.pop().close()
+            await self._give_back(self._kept.pop())
         known, left = self._kept.pop() if self._kept else None, self.left
         connection, is_kept = known or await self._check_out(), False
         try:
@@ -201,10 +201,16 @@ class Engines:
             else:
                 await self._check_in(connection)
 
-    async def _give_back(self) -> None:
+    async def _give_all_back(self) -> None:
         """Return what is kept to the pool."""
         while self._kept:
-            await self._kept.pop().close()
+            await self._give_back(self._kept.pop())
+
+    async def _give_back(self, kept: AsyncConnection) -> None:
+        """Return a connection that was kept to the pool, which tests it before its next use if it was idle for long."""
+        info, used_at = kept.info, kept.info["used_at"]
+        await kept.close()
+        info["used_at"] = used_at  # the pool has set it to now
 
     async def _check_out(self) -> AsyncConnection:
         """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first."""
@@ -215,7 +221,7 @@ class Engines:
             async with asyncio.timeout(sqlite.WAIT_SECONDS), self._turn:
                 while True:
                     self._returned.clear()
-                    await self._give_back()
+                    await self._give_all_back()
                     is_told = False
                     if (found := await self._spare()) is not None:
                         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import asyncpg
@@ -102,6 +103,19 @@ async def test_a_connection_that_was_lost_is_replaced(
     async with database.read() as connection:
         await connection.execute(select(func.pg_terminate_backend(lost)))
     await until_gone(database, [lost])
+    assert await database.in_transaction(backend) != lost
+
+
+async def test_a_connection_whose_loss_nobody_has_noticed_is_replaced_after_an_idle_time(
+    database: Database, postgres_url: str
+) -> None:
+    """The pool tests it, also if it was kept: its end has come while the event loop stood still, or not at all."""
+    lost = await database.in_transaction(backend)
+    (kept,) = database._engines._kept
+    postgresql.mark_unused(kept.sync_connection)
+    ending = f"SELECT pg_terminate_backend({lost}, 60000)"  # waits for the end
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, execute(postgres_url, ending)).result() is None
     assert await database.in_transaction(backend) != lost
 
 
