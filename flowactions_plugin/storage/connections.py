@@ -227,8 +227,10 @@ class Engines:
                         return found
                     is_told = True
                     self.unlisten.set()
-                    with suppress(TimeoutError):  # another process may give one back
-                        await asyncio.wait_for(self._returned.wait(), 0.25)
+                    # Another process may give one back. Not `wait_for`, which on Python 3.11 may swallow a cancellation.
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.25):
+                            await self._returned.wait()
         except TimeoutError:
             if not is_told:
                 raise

@@ -146,6 +146,19 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_the_connection_t
         assert waiting[0].cancelled()
 
 
+async def test_a_caller_that_is_cancelled_as_a_connection_comes_back_ends(postgres_url: str) -> None:
+    """It does not begin with it after that."""
+    async with few(postgres_url, 1) as database:
+        async with database.read():
+            waiting = asyncio.create_task(database.time())
+            await database._engines.unlisten.wait()  # there is none to spare, so it waits for one
+            database._engines._returned.set()
+            await asyncio.sleep(0)
+            waiting.cancel()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+
+
 async def test_a_connection_that_is_kept_for_statements_is_given_to_who_waits(postgres_url: str) -> None:
     """A transaction gets it, and the next statement another one."""
     async with few(postgres_url, 1) as database:
