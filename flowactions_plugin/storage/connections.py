@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
@@ -120,8 +121,10 @@ class Engines:
             )
             event.listen(self.current.sync_engine, "connect", stop_once)
             self.thread = SQLiteThread(self._url)
+            event.listen(self.current.sync_engine, "checkin", self._close_late)
         else:
             self.current = postgresql.own_engine(self._url, statement_seconds, connections)
+            event.listen(self.current.sync_engine, "checkin", self._close_late)
             event.listen(self.current.sync_engine, "handle_error", self._leave_read_only)
             self._most_kept = min(MOST_KEPT, connections - 2)
 
@@ -135,6 +138,11 @@ class Engines:
         if self.thread is not None:
             self.thread.close()
             self.thread = None
+
+    def _close_late(self, _connection: object, record: ConnectionPoolEntry) -> None:
+        """Close a connection that comes back after the database was closed: its pool would keep it."""
+        if self.current is None:
+            record.invalidate()
 
     def _leave_read_only(self, context: ExceptionContext) -> None:
         """Have all own connections replaced after PostgreSQL refused a write as read-only.
@@ -188,8 +196,6 @@ class Engines:
             if known is None:
                 await connection.execution_options(**{**self.own_options, "isolation_level": "AUTOCOMMIT"})
             yield connection
-            if self.current is None:
-                await connection.invalidate()  # the pool that it would return to is closed
             is_kept = (
                 len(self._kept) < self._most_kept and not self._turn.locked() and left == self.left
             )  # else the pool replaces it
@@ -290,8 +296,9 @@ class SQLiteThread:
 
     def close(self) -> None:
         """Close the connections. A transaction that is running ends by itself."""
+        self.engine.pool.dispose()
+        self._executor.submit(self.engine.pool.dispose)  # for what is in use
         self._executor.shutdown(wait=False)
-        self.engine.dispose()
 
     def _run(self, work: Callable[[SyncConnection], T], deadline: Deadline | None) -> T:
         with self.engine.connect() as connection:

@@ -200,17 +200,22 @@ async def test_an_error_of_a_statement_leaves_the_next_one_alone(database: Datab
 
 
 async def test_no_connection_outlives_the_database(postgres_url: str) -> None:
-    """Neither one that was kept nor one that was in use when it was closed."""
+    """Neither one that was kept nor those that were in use when it was closed."""
     of_this = text("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
     async with AsyncExitStack() as stack, a_database(postgres_url) as database:
         (late,) = await stack.enter_async_context(holding(database, postgres_url, 1))
+        reading = await stack.enter_async_context(database.read())
+        writing = await stack.enter_async_context(database.write())
+        in_use = [await each.run_sync(backend) for each in (reading, writing)]
         await database.in_transaction(backend)
         async with database.read() as connection:
             backends = (await connection.scalars(of_this)).all()
-    assert len(backends) == 4  # with those that hold the lock and that look
-    assert await late in backends
+        pool = reading.sync_engine.pool  # would be collected as garbage, with what it keeps
+    assert len(backends) == 6  # with those that hold the lock and that look
+    assert {await late, *in_use} < {*backends}
     async with a_database(postgres_url) as database:
         await until_gone(database, backends)
+    del pool
 
 
 @pytest.mark.parametrize("way", ["statement", "statements", "transaction"])

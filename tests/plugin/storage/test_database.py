@@ -405,6 +405,36 @@ async def test_a_thread_that_cannot_start_is_an_outage_and_leaves_no_work(
         thread.close()
 
 
+@pytest.mark.parametrize("use", ["read", "write", "thread"])
+async def test_the_file_is_closed_although_it_was_in_use_when_the_database_was_closed(
+    sqlite_url: str, use: str
+) -> None:
+    """The last connection that is closed removes the log of the file."""
+    log = Path(f"{make_url(sqlite_url).database}-wal")
+    begun, may_end = threading.Event(), threading.Event()
+
+    def work(connection: Connection) -> None:
+        begun.set()
+        may_end.wait(SAFETY_SECONDS)
+
+    async with AsyncExitStack() as stack:
+        async with a_database(sqlite_url) as opened:
+            if use == "thread":
+                assert opened._engines.thread is not None
+                pool = opened._engines.thread.engine.pool  # would be collected as garbage, with what it keeps
+                writing = asyncio.create_task(opened.in_transaction(work))
+                await until(begun.is_set)
+            else:
+                connection = await stack.enter_async_context(opened.read() if use == "read" else opened.write())
+                pool = connection.sync_engine.pool
+        assert log.exists()
+        may_end.set()
+    if use == "thread":
+        await writing
+    await until(lambda: not log.exists())
+    del pool
+
+
 async def test_the_thread_replaces_a_connection_after_an_error(sqlite_url: str) -> None:
     """A statement of it may not have ended."""
     used: list[object] = []
