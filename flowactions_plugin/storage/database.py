@@ -267,7 +267,8 @@ class Database:
             await self._prepare(deadline)
             if self._engines.thread is not None:
                 async with self.transactions.turn(deadline):
-                    return await self._engines.thread.run(work, deadline)
+                    if self._engines.thread is not None:  # the database was not closed meanwhile
+                        return await self._engines.thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
                 if several or not self.sql.is_server or not self._engines.may_be_single:
                     async with self.transactions.begin(deadline) as transaction:

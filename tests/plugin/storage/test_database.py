@@ -435,6 +435,21 @@ async def test_the_file_is_closed_although_it_was_in_use_when_the_database_was_c
     del pool
 
 
+async def test_who_waits_to_write_while_the_database_is_closed_is_told_so(sqlite_url: str) -> None:
+    """As who comes after that."""
+
+    def work(connection: Connection) -> None:
+        connection.execute(text(ROW.format("a")))
+
+    async with AsyncExitStack() as stack, a_database(sqlite_url) as opened:
+        await stack.enter_async_context(opened.transactions.turn(Deadline()))
+        waiting = asyncio.create_task(opened.in_transaction(work))
+        await until(lambda: opened.transactions._writer._waiters)
+    for each in (waiting, opened.in_transaction(work)):
+        with pytest.raises(StorageUnavailable, match="not open"):
+            await each
+
+
 async def test_the_thread_replaces_a_connection_after_an_error(sqlite_url: str) -> None:
     """A statement of it may not have ended."""
     used: list[object] = []
