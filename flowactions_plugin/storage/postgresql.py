@@ -226,8 +226,8 @@ async def listen(
     if not hasattr(driver, "add_termination_listener"):
         raise StorageUnavailable("the host's database driver cannot listen")
     driver.add_termination_listener(lambda *_: lost.set())
-    await driver.add_listener(channel, lambda _connection, _pid, _channel, payload: on_notify(payload))
     try:
+        await driver.add_listener(channel, lambda _connection, _pid, _channel, payload: on_notify(payload))
         await lost.wait()
     finally:
         # It must not return to the pool, because it would continue to listen.

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -185,6 +186,26 @@ async def test_nobody_listens_on_a_connection_from_before_a_failover(
 
         monkeypatch.setattr(database._engines, "_check_out", while_it_happens)
         await asyncio.wait_for(database.listen("flowactions", lambda _payload: None), SAFETY_SECONDS)
+
+
+async def test_a_connection_that_began_to_listen_does_not_return_to_the_pool(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever listens may be cancelled before it knows that the server has begun to notify it."""
+    listen, begun = asyncpg.Connection.add_listener, asyncio.Event()
+
+    async def answered_late(connection: asyncpg.Connection, *given: Any) -> None:
+        await listen(connection, *given)
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", answered_late)
+    listening = asyncio.create_task(database.listen("flowactions", lambda _payload: None))
+    await begun.wait()
+    listening.cancel()
+    await asyncio.wait({listening})
+    async with database.read() as connection:
+        assert (await connection.scalars(text("SELECT pg_listening_channels()"))).all() == []
 
 
 async def test_an_error_of_a_statement_leaves_the_next_one_alone(database: Database, postgres_url: str) -> None:
