@@ -27,7 +27,7 @@ from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import code_of
 from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, begin_immediate, waiting_until
 from flowactions_plugin.storage.urls import same_database
-from flowactions_plugin.storage.waiting import committing, shielded
+from flowactions_plugin.storage.waiting import committing, note_unconfirmed, shielded
 
 log = logging.getLogger("flowactions.storage")
 
@@ -154,14 +154,18 @@ class Transactions:
             opened = _opened(transaction)
             hosts_map = opened.get_execution_options().get("schema_translate_map")
             event.listen(transaction.dialect, "handle_error", _keep)  # once: another time changes nothing
+            is_whole = False
             async with nullcontext() if self._sql.is_server else waiting_until(transaction, Deadline()):
                 try:
                     await shielded(self._set_savepoint(transaction), self._patience)
                     yield transaction
+                    is_whole = True
                     await shielded(self._release(transaction), self._patience)
-                except BaseException:
+                except BaseException as exc:
                     if self._is_own(transaction):
                         await shielded(self._roll_back(transaction), self._patience)
+                    elif is_whole and not transaction.invalidated:
+                        note_unconfirmed(exc)  # it is released, and the host decides
                     raise
                 finally:
                     opened.execution_options(schema_translate_map=hosts_map, **{OWN: False})

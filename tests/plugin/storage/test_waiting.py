@@ -11,13 +11,15 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import insert, select, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import FlowActions, NotQueued, Walk
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import waiting
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import inbound_events
 from flowactions_plugin.storage.waiting import ANSWER_SECONDS, RECOVERY_SECONDS
 from tests.host_transactions import (
     CALLS,
@@ -269,6 +271,41 @@ def _stopped(pids: list[int]) -> Iterator[None]:
 def test_the_limits_add_up() -> None:
     """A walk waits six seconds at the most: for statements, and then for what ends them, the driver's two seconds."""
     assert ANSWER_SECONDS + max(RECOVERY_SECONDS, 2.0) <= 6.0
+
+
+async def test_what_is_left_to_the_hosts_commit_is_not_denied(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is up as the SAVEPOINT is released, and nothing rolls the write back any more."""
+    engine = a_host_engine("asyncpg", postgres_url)
+    limits: list[asyncio.Timeout] = []
+    limit = asyncio.timeout
+
+    def limited(seconds: float | None) -> asyncio.Timeout:
+        limits.append(limit(seconds and SAFETY_SECONDS))
+        return limits[-1]
+
+    async with Database(postgres_url, engine) as database:
+        release = database.transactions._release
+
+        async def answered_late(connection: AsyncConnection) -> None:
+            await release(connection)
+            limits[0].reschedule(0)
+            await asyncio.sleep(0)
+
+        async def write(transaction: AsyncConnection) -> None:
+            async with database.answering(), database.write(transaction) as joined:
+                await joined.execute(insert(inbound_events).values(provider="p", event_id="e", received_at=0))
+
+        monkeypatch.setattr(database.transactions, "_release", answered_late)
+        monkeypatch.setattr(asyncio, "timeout", limited)
+        async with engine.begin() as connection:
+            with pytest.raises(StorageUnavailable) as caught:
+                await write(connection)
+        async with engine.connect() as connection:
+            assert (await connection.scalars(select(inbound_events.c.event_id))).all() == ["e"]
+    await engine.dispose()
+    assert caught.value.may_be_written
 
 
 async def test_of_limits_within_each_other_one_cancels() -> None:
