@@ -135,6 +135,7 @@ class OutboundTransport:
         try:
             transport = await tunnel.ask(connect_head(destination, self._authorization))
         except BaseException as exc:
+            tunnel.close()  # it may have just been opened
             if not isinstance(exc, ProxyFailed) or exc.of_tunnel:
                 progress.blamed = self._tunnels.refused(destination.key, self._clock())
             raise

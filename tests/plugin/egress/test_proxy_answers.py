@@ -18,12 +18,14 @@ from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.egress.tunnel import Tunnel
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.schema import outbox
 from tests.loopback import black_hole, listening
+from tests.plugin.egress.test_connections import Counting, post
 from tests.proxying import SILENT, Proxy, proxying, squid
 from tests.queueing import Queue, a_schedule
 from tests.recorder import recorder, status
@@ -442,6 +444,29 @@ async def test_the_body_of_an_answer_in_clear_through_a_proxy_is_for_operators(
             if code == 503:
                 assert "answered through the proxy" in (tested.message or "")
             assert "internal" not in repr(tested)
+
+
+@pytest.mark.parametrize("url", [HTTP, HTTPS])
+async def test_who_gives_up_as_a_tunnel_opens_leaves_none_open(
+    monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """The time of an attempt may be up in the very moment in which the proxy's answer has come."""
+    finish, counting = Tunnel._finish, Counting()
+
+    def finishes(tunnel: Tunnel) -> None:
+        finish(tunnel)
+        sending.cancel()
+
+    monkeypatch.setattr(Tunnel, "_finish", finishes)
+    async with (
+        listening(counting.serve) as port,
+        proxying(port) as proxy,
+        through(proxy.url, tunnels_all=True) as transport,
+    ):
+        sending = asyncio.create_task(post(transport, url))
+        await asyncio.wait({sending})
+        assert sending.cancelled()
+        await until(lambda: counting.connections == 1 and counting.open == 0)
 
 
 async def test_an_answer_through_a_tunnel_is_shown_to_tenants(database_url: str) -> None:
