@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple
@@ -75,17 +76,19 @@ class Dialer:
         """
         progress.enter("resolving the name")
         addresses = await self._addresses(endpoint)
+        # Certificates have a name without the dot of the root.
+        tls, name = (self.tls, endpoint.host.removesuffix(".")) if endpoint.tls else (None, None)
         progress.enter("connecting")
         connection = await self._first_of(interleaved(addresses), endpoint)
+        if endpoint.tls:
+            progress.enter("making the TLS handshake")
+        loop = asyncio.get_running_loop()
         try:
-            if endpoint.tls:
-                progress.enter("making the TLS handshake")
-            # Certificates have a name without the dot of the root.
-            tls, name = (self.tls, endpoint.host.removesuffix(".")) if endpoint.tls else (None, None)
-            loop = asyncio.get_running_loop()
             await loop.create_connection(protocol, sock=connection, ssl=tls, server_hostname=name)
         except BaseException:
-            connection.close()
+            # The event loop closes it. It may still say goodbye in TLS, and its number must not be another's meanwhile.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             raise
         return connection
 

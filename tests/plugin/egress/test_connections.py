@@ -531,6 +531,27 @@ async def test_tls_connections_are_used_again_and_bodies_of_any_size_arrive(tmp_
         assert counting.connections == 1
 
 
+async def test_who_gives_up_as_tls_is_made_takes_no_other_connection_along(tmp_path: Path) -> None:
+    """The next connection must not get the number of a socket that the event loop still reads from."""
+    authority, context = inner_authority(tmp_path)
+    counting = Counting()
+
+    class GivesUp(asyncio.Protocol):
+        def connection_made(self, _transport: asyncio.BaseTransport) -> None:
+            dialling.cancel()
+
+    async with (
+        listening(counting.serve, tls=context) as port,
+        a_transport(authorities=authority) as transport,
+    ):
+        endpoint = Endpoint("127.0.0.1", port, tls=True)
+        dialling = asyncio.create_task(transport._dialer.dial(endpoint, GivesUp, Progress()))
+        await asyncio.wait({dialling})
+        assert dialling.cancelled()
+        assert (await post(transport, f"https://127.0.0.1:{port}/")).status_code == 200
+        await until(lambda: counting.connections == 2 and counting.open == 1)
+
+
 async def test_the_dot_of_the_root_is_no_part_of_a_certificates_name(tmp_path: Path) -> None:
     """What is verified is the name without it; the receiver is asked with it, as authored."""
     authority, context = inner_authority(tmp_path, host="dotted.example")
