@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_hookspecs import ChatNodeOrigin, FlowNodeOrigin, UnsignedTestOrigin
+from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import Attempted, Returned
 from flowactions_plugin.queue.lanes import Due, lane_of
-from flowactions_plugin.queue.rules import Transition, failure_class
+from flowactions_plugin.queue.rules import Timing, Transition, failure_class
 from flowactions_plugin.storage.database import Database
 from tests.queueing import OutboxStore, Queue
 from tests.rings import sampled
@@ -135,8 +136,17 @@ async def test_a_claim_that_waits_takes_nothing_whose_outcome_waits_as_well(
     ids = set(await put(queue, 20))
     due = Due(lane_of("acme", DESTINATION, f"{DESTINATION}/"), "acme", DESTINATION, rows=20)
     url = queue.database._own_url
+    asked, passed = 0, 0.0
+
+    def clock() -> float:
+        nonlocal asked
+        asked += 1
+        return lease_clock() + passed
+
     async with Database(url) as other, Database(url) as third:
-        holder, later = OutboxStore(queue.database, 0.8), OutboxStore(other, 0.8)
+        # The time that the holder has after the lock does not end here.
+        holder, later = OutboxStore(queue.database), OutboxStore(other, Timing(900.0, 899.0))
+        later.contact.clock = clock
         holder.contact.prefix, later.contact.prefix = "a" * 8, "b" * 8
         claimed = await holder.claim([due])
         assert len(claimed) == 20
@@ -146,16 +156,28 @@ async def test_a_claim_that_waits_takes_nothing_whose_outcome_waits_as_well(
         async with third.write() as locking:
             if third.sql.is_server:
                 await locking.execute(text(f"LOCK TABLE flowactions_outbox IN {mode} MODE"))
+            now = {"now": await locking.run_sync(third.time_on) + 1}
+            ending = text("UPDATE flowactions_outbox SET claimed_until = :now WHERE claimed_by IS NOT NULL")
+            await locking.execute(ending, now)
 
-            async def have_expired(since_ms: int) -> bool:
-                past = await locking.run_sync(third.time_on) - since_ms
-                query = text("SELECT count(*) FROM flowactions_outbox WHERE claimed_until > :past")
-                return not (await locking.execute(query, {"past": past})).scalar_one()
+            async def have_expired() -> bool:
+                return await locking.run_sync(third.time_on) > now["now"]
 
-            if is_new:
-                await until(lambda: have_expired(0))
+            async def waits() -> bool:
+                if not third.sql.is_server:
+                    return asked > 0  # its thread asks for the lock
+                # Not pg_stat_activity, which stays as it is within a transaction.
+                query = (
+                    "SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
+                    " WHERE datname = current_database() AND NOT granted"
+                )
+                return (await locking.execute(text(query))).first() is not None
+
+            await until(have_expired)
+            asked = 0
             claiming = asyncio.create_task(later.claim(20 if is_new else [due]))
-            await until(lambda: have_expired(500))
+            await until(waits)
+            passed = 10.0
         for again in (await claiming, await later.claim(20)):  # the holder tries a moment later
             assert ids.isdisjoint(each.id for each in again)
         done = Outcome(0, 0, status_code=200)
