@@ -28,6 +28,7 @@ from tests.pacing import another
 from tests.plugin.nodes.crm import Act, Contact, crm, ran
 from tests.rings import sampled
 from tests.support import a_walk
+from tests.waiting import SAFETY_SECONDS
 
 
 def writes(write: Callable[[AsyncConnection, Node], Awaitable[Any]]) -> Act:
@@ -507,11 +508,17 @@ class TestReaches:
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Nothing is left to renew, since the nodes have just run: their only caller gets ``done`` or ``halted``, never ``running``."""
-        monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_SECONDS", 0.5)
-        renew, pop, write = DeferredStore.renew, DeferredStore.pop, Database.write
-        renewed, popped = asyncio.Event(), asyncio.Event()
+        # The renewal comes when the test says so, and what it has ended may take long to return.
+        monkeypatch.setattr("flowactions_plugin.nodes.pacing.LEASE_SECONDS", 2 * SAFETY_SECONDS)
+        monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_SECONDS", SAFETY_SECONDS)
+        renew, pop, write, sleep = DeferredStore.renew, DeferredStore.pop, Database.write, asyncio.sleep
+        is_due, renewed, popped = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def sleeping(seconds: float) -> None:
+            await (is_due.wait() if seconds == SAFETY_SECONDS else sleep(seconds))
 
         async def renewing(self: DeferredStore, step: Any) -> bool:
+            is_due.clear()
             try:
                 return await renew(self, step)
             finally:
@@ -528,10 +535,12 @@ class TestReaches:
             if popped.is_set():  # it is committed, and the node's caller does not know it yet
                 popped.clear()
                 renewed.clear()
+                is_due.set()
                 await renewed.wait()
                 for _ in range(5):  # turns of the loop, in which a cancellation would arrive
                     await asyncio.sleep(0)
 
+        monkeypatch.setattr(asyncio, "sleep", sleeping)
         monkeypatch.setattr(DeferredStore, "renew", renewing)
         monkeypatch.setattr(DeferredStore, "pop", popping)
         monkeypatch.setattr(Database, "write", writing)
