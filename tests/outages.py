@@ -222,7 +222,10 @@ def patient_databases() -> Iterator[None]:
     """Have no database be away that only answers slowly."""
     with (
         mock.patch("flowactions_plugin.storage.waiting.ANSWER_SECONDS", SAFETY_SECONDS),
+        mock.patch("flowactions_plugin.storage.waiting.RECOVERY_SECONDS", SAFETY_SECONDS),
         mock.patch("flowactions_plugin.storage.sqlite.WAIT_SECONDS", SAFETY_SECONDS),
+        mock.patch("flowactions_plugin.nodes.running.WRITE_SECONDS", SAFETY_SECONDS),
+        mock.patch("flowactions_plugin.nodes.running.LONE_WRITE_SECONDS", SAFETY_SECONDS),
         mock.patch("flowactions_plugin.inbound.store.RECORD_SECONDS", SAFETY_SECONDS),
     ):
         yield

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Self
+from unittest import mock
 
 SAFETY_SECONDS = 300.0
 """Only for a test that would otherwise never end."""
@@ -52,3 +53,39 @@ async def within(seconds: float) -> AsyncIterator[None]:
 async def _naps(seconds: float) -> None:
     for _ in range(round(seconds / NAP_SECONDS)):
         await asyncio.sleep(NAP_SECONDS)
+
+
+class Limits:
+    """Limits of `asyncio.timeout` that pass when the test says so, however busy the machine is; a context manager.
+
+    Args:
+        seconds: which limits: those of so many seconds.
+
+    Attributes:
+        begun: the limits.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.begun: list[asyncio.Timeout] = []
+        self._seconds = seconds
+        self._usual = asyncio.timeout
+        self._patched = mock.patch.object(asyncio, "timeout", self._limited)
+
+    def __enter__(self) -> Self:
+        self._patched.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patched.stop()
+
+    def end(self) -> None:
+        """Have all that are running pass now."""
+        for each in self.begun:
+            with suppress(RuntimeError):  # its block has ended
+                each.reschedule(0)
+
+    def _limited(self, seconds: float | None) -> asyncio.Timeout:
+        if seconds != self._seconds:
+            return self._usual(seconds)
+        self.begun.append(self._usual(SAFETY_SECONDS))
+        return self.begun[-1]

@@ -166,7 +166,7 @@ async def test_a_claim_that_waits_takes_nothing_whose_outcome_waits_as_well(
             async def waits() -> bool:
                 if not third.sql.is_server:
                     return asked > 0  # its thread asks for the lock
-                # Not pg_stat_activity, which stays as it is within a transaction.
+                # Not pg_stat_activity, whose list of sessions stays as it is within a transaction.
                 query = (
                     "SELECT 1 FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
                     " WHERE datname = current_database() AND NOT granted"

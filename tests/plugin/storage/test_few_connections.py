@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from unittest import mock
 
 import asyncpg
 import pytest
@@ -18,7 +19,7 @@ from flowactions_plugin.storage.database import Database
 from tests.outages import Door, a_database, a_role, parsed
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
-from tests.waiting import SAFETY_SECONDS, until
+from tests.waiting import SAFETY_SECONDS, Limits, until
 
 BURST = 60
 
@@ -101,81 +102,72 @@ async def test_a_process_opens_no_more_connections_than_its_setting_says(
     assert 0 < seen <= most
 
 
-class Waits:
-    """How callers wait for a connection of a database; when their time is up, the test says, however busy the machine is.
+class Waits(Limits):
+    """How callers wait for a connection of a database, until their time is up.
 
     Attributes:
         vain: how many tries found none to spare.
-        limits: the limits of those that wait.
         ends: whether their time is up after a try in vain, before the next one.
         hangs: whether the next try does not end before their time is up.
     """
 
-    def __init__(self, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, database: Database) -> None:
+        super().__init__(SAFETY_SECONDS + 1)  # a number that no other limit has
         self.vain = 0
-        self.limits: list[asyncio.Timeout] = []
         self.ends = self.hangs = False
-        self._spare, self._timeout = database._engines._spare, asyncio.timeout
-        monkeypatch.setattr(sqlite, "WAIT_SECONDS", SAFETY_SECONDS + 1)  # a number that no other limit has
-        monkeypatch.setattr(asyncio, "timeout", self._limited)
-        monkeypatch.setattr(database._engines, "_spare", self._try)
+        self._spare = database._engines._spare
+        self._changes = ExitStack()
+        self._changes.enter_context(mock.patch.object(sqlite, "WAIT_SECONDS", SAFETY_SECONDS + 1))
+        self._changes.enter_context(mock.patch.object(database._engines, "_spare", self._try))
 
-    def _limited(self, seconds: float | None) -> asyncio.Timeout:
-        limit = self._timeout(seconds)
-        if seconds == sqlite.WAIT_SECONDS:
-            self.limits.append(limit)
-        return limit
+    def __exit__(self, *_: object) -> None:
+        self._changes.close()
+        super().__exit__()
 
     async def _try(self) -> AsyncConnection | None:
         if self.hangs:
-            self._end()
+            self.end()
             await asyncio.Event().wait()
         found = await self._spare()
         self.vain += found is None
-        assert self.limits or self.vain < 2, "it waits without a limit"
+        assert self.begun or self.vain < 2, "it waits without a limit"
         if self.ends:
-            self._end()
+            self.end()
         return found
 
-    def _end(self) -> None:
-        for limit in self.limits:
-            limit.reschedule(0)
 
-
-async def test_who_waits_in_vain_is_told_what_to_do(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_waits_in_vain_is_told_what_to_do(postgres_url: str) -> None:
     """A caller waits no longer than others do for a lock; another one that comes later is served."""
     async with few(postgres_url, 1) as database:
-        with monkeypatch.context() as patched:
-            waits = Waits(database, patched)
-            waits.ends = True
-            async with database.read():
+        async with database.read():
+            with Waits(database) as waits:
+                waits.ends = True
                 with pytest.raises(
                     StorageUnavailable, match=r"no connection to spare.*FLOWACTIONS_DATABASE_CONNECTIONS"
                 ) as told:
                     await database.time()
-            assert (waits.vain, len(waits.limits)) == (2, 1)
+            assert (waits.vain, len(waits.begun)) == (2, 1)
         assert told.value.code == "53300"
         assert await database.time() > 0
 
 
 @pytest.mark.parametrize("how", ["its network was lost", "it did not answer in time"])
 async def test_who_waits_for_a_connection_that_then_does_not_open_is_told_that(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, how: str
+    postgres_url: str, how: str
 ) -> None:
     """The server had none to spare at first."""
     async with a_role(postgres_url, OWNER, limit=1) as limited:
         door = Door(limited)
-        async with door.url() as url, a_database(url) as database:
-            waits = Waits(database, monkeypatch)
-            async with database.read():
+        async with door.url() as url, a_database(url) as database, database.read():
+            with Waits(database) as waits:
                 waiting = asyncio.create_task(database.time())
                 await until(lambda: waits.vain > 1)
                 door.is_open, waits.hangs = False, how == "it did not answer in time"
                 with pytest.raises(StorageUnavailable) as told:
                     await waiting
-                assert "to spare" not in str(told.value)
-                assert (how in str(told.value)) == waits.hangs
-                door.is_open = True
+            assert "to spare" not in str(told.value)
+            assert (how in str(told.value)) == waits.hangs
+            door.is_open = True
         assert told.value.code != "53300"
 
 

@@ -34,7 +34,7 @@ from tests.host_transactions import (
 from tests.owning import own_webhook
 from tests.rings import sampled
 from tests.support import a_walk
-from tests.waiting import SAFETY_SECONDS, until
+from tests.waiting import SAFETY_SECONDS, Limits, until
 
 LOCKED: Final = (
     "LOCK TABLE flowactions_outbox, flowactions_deferred, flowactions_enqueue_keys IN ACCESS EXCLUSIVE MODE"
@@ -72,7 +72,7 @@ WAITING: Final[dict[str, Call]] = {
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the limits: that they add up is shown by `test_the_limits_add_up`."""
+    """A tenth of the time for an answer: that the limits add up is shown by `test_the_limits_add_up`."""
     monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.3)
     monkeypatch.setattr("flowactions_plugin.queue.enqueue.KEY_SECONDS", 0.0)
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.REPEAT_SECONDS", 3600.0)
@@ -127,18 +127,18 @@ def fails(answer: Any) -> bool:
     return bool(answer.reason == "storage_unavailable")
 
 
-async def goes_on(actions: FlowActions, walk: Walk, transaction: Any = None) -> bool:
-    """Tell whether a webhook is queued in the time that a busy machine may take."""
+async def reached(actions: FlowActions, walk: Walk, transaction: Any = None) -> str:
+    """Reach a webhook, in the time that a busy machine may take; give what has become of it."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(waiting, "ANSWER_SECONDS", SAFETY_SECONDS)
-        return (await actions.reach(walk, webhook(), transaction)).status == "queued"
+        return (await actions.reach(walk, webhook(), transaction)).status
 
 
 async def test_a_locked_table_is_answered(running: tuple[FlowActions, SharingHost], postgres_url: str) -> None:
     """Each call without a transaction fails in time; nothing is written later, and no session waits on."""
     actions, host = running
     walk = a_walk()
-    await actions.reach(before(walk, "now"), webhook())
+    assert await reached(actions, before(walk, "now")) == "recorded"
     async with a_session(postgres_url) as other:
         async with other.transaction():
             await other.execute(LOCKED)
@@ -150,7 +150,7 @@ async def test_a_locked_table_is_answered(running: tuple[FlowActions, SharingHos
             await until(lambda: _nobody_waits(other))
         assert await host.count("outbox") == 0
         assert await host.count("deferred") == 1
-    assert await goes_on(actions, walk)
+    assert await reached(actions, walk) == "queued"
 
 
 async def _nobody_waits(session: asyncpg.Connection[Any]) -> bool:
@@ -164,7 +164,7 @@ async def test_a_hosts_transaction_outlives_a_locked_table(
     """Each call in it fails in time, what the host writes before and after is stored, and no setting is changed."""
     actions, host = running
     walk = a_walk()
-    await actions.reach(before(walk, "now"), webhook())
+    assert await reached(actions, before(walk, "now")) == "recorded"
     async with a_session(postgres_url) as other, host.engine.connect() as connection:
         await order(connection, "before")
         settings = await _settings(connection)
@@ -174,7 +174,7 @@ async def test_a_hosts_transaction_outlives_a_locked_table(
                 assert fails(await answered(call(actions, walk, connection))), name
                 await order(connection, name)
         assert await _settings(connection) == settings
-        assert await goes_on(actions, walk, connection)
+        assert await reached(actions, walk, connection) == "queued"
         await connection.commit()
         assert await _settings(connection) == settings
     assert await host.ids() == {"before", *WAITING}
@@ -190,7 +190,7 @@ async def test_an_exhausted_pool_is_answered(running: tuple[FlowActions, Sharing
     """A call that gets no connection fails in time; when there is one again, it works."""
     actions, host = running
     walk = a_walk()
-    await actions.reach(before(walk, "now"), webhook())
+    assert await reached(actions, before(walk, "now")) == "recorded"
     async with AsyncExitStack() as stack:
         for _ in range(2):
             await stack.enter_async_context(host.engine.connect())
@@ -198,7 +198,7 @@ async def test_an_exhausted_pool_is_answered(running: tuple[FlowActions, Sharing
             asyncio.gather(*(call(actions, walk, None) for call in WAITING.values()), _route(actions))
         )
         assert all(map(fails, answers))
-    assert await goes_on(actions, walk)
+    assert await reached(actions, walk) == "queued"
     assert await host.count("outbox") == 1
 
 
@@ -224,10 +224,19 @@ async def test_a_commit_that_hangs_may_have_been_made(
     async with a_session(postgres_url) as other:
         await other.execute(COMMITS)
         await other.execute("SELECT pg_advisory_lock(7)")
-        error = await answered(_enqueue(actions, key, None))
+
+        async def given_up(call: Awaitable[Any]) -> Any:
+            await until(lambda: _nobody_waits(other))
+            with Limits(waiting.ANSWER_SECONDS) as limits:
+                calling = asyncio.ensure_future(call)
+                await until(lambda: waiting_for_locks(other))
+                limits.end()
+                return await answered(calling)
+
+        error = await given_up(_enqueue(actions, key, None))
         assert "It is not known whether the webhook was queued" in str(error)
         if key is None:
-            result = await answered(actions.reach(a_walk(), webhook()))
+            result = await given_up(actions.reach(a_walk(), webhook()))
             assert "may still have been queued" in str(result.message)
 
 
@@ -246,14 +255,16 @@ async def test_a_server_that_stops_is_answered(
             await order(connection, "lost")
         async with other.transaction():
             await other.execute(LOCKED)
-            call = asyncio.create_task(actions.reach(a_walk(), webhook(), connection))
-            with _stopped(await until(lambda: waiting_for_locks(other))):
-                assert fails(await answered(call))
+            with Limits(waiting.ANSWER_SECONDS) as limits:
+                call = asyncio.create_task(actions.reach(a_walk(), webhook(), connection))
+                with _stopped(await until(lambda: waiting_for_locks(other))):
+                    limits.end()
+                    assert fails(await answered(call))
         if connection is not None:
             with pytest.raises(SQLAlchemyError):
                 await connection.commit()
     assert "lost" not in await host.ids()
-    assert await goes_on(actions, a_walk())
+    assert await reached(actions, a_walk()) == "queued"
 
 
 @contextmanager
