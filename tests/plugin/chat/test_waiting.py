@@ -15,6 +15,7 @@ from flowactions_plugin.chat.calls import SEND_SECONDS, Turns, seconds_from_now
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.messenger import UNKNOWN_CHANNEL
 from tests.chatting import ChatHost, chat_host, refusing
+from tests.waiting import SAFETY_SECONDS
 
 CHANNEL = ("T0000ACME", "C00ORDERS")
 MEMBER = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
@@ -165,8 +166,10 @@ class TestDirectChannels:
             await running.connect()
             yield running
 
-    async def test_sixty_messages_open_it_once(self, run: ChatHost) -> None:
+    async def test_sixty_messages_open_it_once(self, run: ChatHost, monkeypatch: pytest.MonkeyPatch) -> None:
         """Also when they come together; another member's is another, and so is that of the next install."""
+        for limit in ("chat.provider.CALL_SECONDS", "nodes.chat_message.SEND_SECONDS"):
+            monkeypatch.setattr(f"flowactions_plugin.{limit}", SAFETY_SECONDS)
         results = await asyncio.gather(*(run.message(**MEMBER) for _ in range(60)))
         assert {result.status for result in results} == {"sent"}
         assert (await run.message(**MEMBER)).status == "sent"
