@@ -1,11 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from tests.chatting import Adopted, adopted
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_repeated() -> Iterator[None]:
+    """What the database did not let a process read or run waits for the test's next call, and for no time."""
+    with mock.patch("flowactions_plugin.nodes.pacing.REPEAT_SECONDS", 3600.0):
+        yield
 
 
 @pytest.fixture

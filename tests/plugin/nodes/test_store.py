@@ -188,7 +188,19 @@ class TestTheDatabaseFails:
         self, run: Paced, monkeypatch: pytest.MonkeyPatch, method: str
     ) -> None:
         """The host moves on, and calls for the step no more; it is told what has run."""
-        monkeypatch.setattr(pacing, "REPEAT_SECONDS", 0.01)
+        # Each repetition begins when the test says so: one that began before the database was back could end after that.
+        rounds, next_one, sleep = 0, asyncio.Event(), asyncio.sleep
+
+        async def sleeping(seconds: float) -> None:
+            nonlocal rounds
+            if seconds == pacing.REPEAT_SECONDS:
+                rounds += 1
+                next_one.clear()
+                await next_one.wait()
+            else:
+                await sleep(seconds)
+
+        monkeypatch.setattr(asyncio, "sleep", sleeping)
         walk, other = a_walk(), a_walk()
         for each in (walk, other):
             await run.record(each, "a")
@@ -196,6 +208,10 @@ class TestTheDatabaseFails:
             patched.setattr(DeferredStore, method, away)
             for each in (walk, walk, other):
                 assert await run.actions.advance(each, "s") == Advanced(state="done")
+            await until(lambda: rounds == 1)
+            next_one.set()
+            await until(lambda: rounds == 2)
+        next_one.set()
         await until(lambda: len(run.host.told) == 2)
         told = [(each.run_id, step, ran(advanced)) for each, step, advanced in run.host.told]
         assert told == [(walk.run_id, "s", ["a"]), (other.run_id, "s", ["a"])]
