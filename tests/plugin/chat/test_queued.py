@@ -36,6 +36,8 @@ from tests.waiting import until
 QUEUED: Final = {"FLOWACTIONS_CHAT_DELIVERY": "queued", "FLOWACTIONS_DELIVERY": "continuous"}
 NODE: Final = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
 UNAVAILABLE: Final = refusing("service_unavailable", 503)
+LIMITED: Final = RATE_LIMITED._replace(headers=(("retry-after", "600"), *JSON))
+"""For longer than a test takes: what waits for that is due when the test says so."""
 
 
 class Queued:
@@ -364,7 +366,7 @@ class TestConnections:
         self, queued: Queued, caplog: pytest.LogCaptureFixture
     ) -> None:
         """At once: what is disconnected is to post nothing more. Others go on."""
-        queued.fault(RATE_LIMITED._replace(headers=(("retry-after", "600"), *JSON)))
+        queued.fault(LIMITED)
         ids = [await queued.message() for _ in range(3)]
         await queued.waits(ids[0], "chat_limited")
         assert (await queued.run.browser.delete("/integrations/chat/connection")).status_code == 204
@@ -379,7 +381,7 @@ class TestConnections:
     async def test_a_deleted_organization_posts_nothing_more(self, sqlite_url: str) -> None:
         """What waits ends with its connection (§4.4)."""
         async with queued_host(sqlite_url, AUTH_WEBHOOK_SIGNING_SECRET=NEW) as queued:
-            queued.fault(RATE_LIMITED._replace(headers=(("retry-after", "600"), *JSON)))
+            queued.fault(LIMITED)
             row_id = await queued.message()
             await queued.waits(row_id, "chat_limited")
             event = json.dumps({"type": "organization.deleted", "data": {"id": "acme"}}).encode()
@@ -435,7 +437,7 @@ class TestTooLate:
         self, queued: Queued, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A person's retry gives it another day."""
-        queued.fault(RATE_LIMITED)
+        queued.fault(LIMITED)
         row_id = await queued.message()
         row = await queued.waits(row_id, "chat_limited")
         assert abs(row.expires_at - row.created_at - 24 * 3_600_000) < 60_000
@@ -451,7 +453,7 @@ class TestTooLate:
 
     async def test_what_is_behind_it_is_posted(self, queued: Queued) -> None:
         """Each has its own time."""
-        queued.fault(RATE_LIMITED)
+        queued.fault(LIMITED)
         first, second = await queued.message(), await queued.message(chatMessageText="second")
         await queued.waits(first, "chat_limited")
         await queued.execute("UPDATE flowactions_outbox SET expires_at = 1 WHERE id = :id", id=first)
