@@ -58,16 +58,16 @@ async def _naps(seconds: float) -> None:
 class Limits:
     """Limits of `asyncio.timeout` that pass when the test says so, however busy the machine is; a context manager.
 
-    Args:
-        seconds: which limits: those of so many seconds.
+    They are those of more than `SAFETY_SECONDS`: the test sets the limit that it is about to `SECONDS`.
 
     Attributes:
         begun: the limits.
     """
 
-    def __init__(self, seconds: float) -> None:
+    SECONDS = 2 * SAFETY_SECONDS
+
+    def __init__(self) -> None:
         self.begun: list[asyncio.Timeout] = []
-        self._seconds = seconds
         self._usual = asyncio.timeout
         self._patched = mock.patch.object(asyncio, "timeout", self._limited)
 
@@ -85,7 +85,7 @@ class Limits:
                 each.reschedule(0)
 
     def _limited(self, seconds: float | None) -> asyncio.Timeout:
-        if seconds != self._seconds:
+        if seconds is None or seconds <= SAFETY_SECONDS:
             return self._usual(seconds)
         self.begun.append(self._usual(SAFETY_SECONDS))
         return self.begun[-1]

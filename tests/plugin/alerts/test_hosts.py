@@ -18,7 +18,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.database import REFUSED_SECONDS, Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 from flowactions_plugin.watch.statistics import Counts
 from flowactions_plugin.watch.statistics_store import add_counts
@@ -179,7 +179,9 @@ async def test_a_database_that_takes_no_writes_is_said_at_once(
     outage: Outage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sent without the outbox until it arrives, once; queued when it is over, with the same start."""
-    monkeypatch.setattr("flowactions_plugin.storage.database.REFUSED_SECONDS", 1.0)
+    now = [100.0]
+    for module in ("database", "outages"):
+        monkeypatch.setattr(f"flowactions_plugin.storage.{module}.timer", lambda: now[0])
     receiver = Receiver(answers=500)
     engine = outage.engine()
     settings = development(outage.url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS)
@@ -203,6 +205,7 @@ async def test_a_database_that_takes_no_writes_is_said_at_once(
         assert len(receiver.alerts) == 2
 
         async def is_over() -> bool:
+            now[0] += REFUSED_SECONDS
             await look()
             return bool(await queued(services._database))
 

@@ -112,12 +112,12 @@ class Waits(Limits):
     """
 
     def __init__(self, database: Database) -> None:
-        super().__init__(SAFETY_SECONDS + 1)  # a number that no other limit has
+        super().__init__()
         self.vain = 0
         self.ends = self.hangs = False
         self._spare = database._engines._spare
         self._changes = ExitStack()
-        self._changes.enter_context(mock.patch.object(sqlite, "WAIT_SECONDS", SAFETY_SECONDS + 1))
+        self._changes.enter_context(mock.patch.object(sqlite, "WAIT_SECONDS", self.SECONDS))
         self._changes.enter_context(mock.patch.object(database._engines, "_spare", self._try))
 
     def __exit__(self, *_: object) -> None:

@@ -218,8 +218,9 @@ async def test_a_commit_that_hangs_may_have_been_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The answer says so, whether the COMMIT was a statement of its own or not, and whichever limit ended the wait."""
-    for module in ("enqueue", "keys"):
-        monkeypatch.setattr(f"flowactions_plugin.queue.{module}.KEY_SECONDS", 1.0)
+    if key is not None:  # the wait for the key ends before that for the database
+        monkeypatch.setattr("flowactions_plugin.queue.keys.KEY_SECONDS", Limits.SECONDS)
+        monkeypatch.setattr("flowactions_plugin.queue.enqueue.KEY_SECONDS", 0.0)
     actions, _ = running
     async with a_session(postgres_url) as other:
         await other.execute(COMMITS)
@@ -227,7 +228,9 @@ async def test_a_commit_that_hangs_may_have_been_made(
 
         async def given_up(call: Awaitable[Any]) -> Any:
             await until(lambda: _nobody_waits(other))
-            with Limits(waiting.ANSWER_SECONDS) as limits:
+            if key is None:
+                monkeypatch.setattr(waiting, "ANSWER_SECONDS", Limits.SECONDS)
+            with Limits() as limits:
                 calling = asyncio.ensure_future(call)
                 await until(lambda: waiting_for_locks(other))
                 limits.end()
@@ -246,6 +249,7 @@ async def test_a_server_that_stops_is_answered(
     running: tuple[FlowActions, SharingHost], postgres_url: str, joins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stops while a call waits, and does not cancel it either: a host's transaction cannot be committed then."""
+    monkeypatch.setattr(waiting, "ANSWER_SECONDS", Limits.SECONDS)
     monkeypatch.setattr(waiting, "RECOVERY_SECONDS", 0.2)
     actions, host = running
     async with AsyncExitStack() as stack:
@@ -255,7 +259,7 @@ async def test_a_server_that_stops_is_answered(
             await order(connection, "lost")
         async with other.transaction():
             await other.execute(LOCKED)
-            with Limits(waiting.ANSWER_SECONDS) as limits:
+            with Limits() as limits:
                 call = asyncio.create_task(actions.reach(a_walk(), webhook(), connection))
                 with _stopped(await until(lambda: waiting_for_locks(other))):
                     limits.end()
