@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
+from itertools import count, takewhile
 from typing import Final
 
 from msgspec.structs import replace
@@ -78,8 +79,9 @@ class Pacing:
         self._runner = NodeRunner(database, store, host)
         telemetry = telemetry or Telemetry()
         self._spans, self._meters = telemetry.spans, telemetry.meters
-        self._pending: dict[Step, None] = {}  # in the order in which users got to them
-        self._running: set[Step] = set()
+        self._pending: dict[Step, int] = {}  # with numbers, in whose order users got to them
+        self._running: dict[Step, int] = {}
+        self._numbers = count()
         self._repeating: asyncio.Task[None] | None = None
         self._forgets = False  # until no step is pending
 
@@ -133,9 +135,9 @@ class Pacing:
             wanted = step_of(walk, step_id)
             steps = [wanted]
             if transaction is None:
-                # First those of the run that are running, and those that are pending in the order in which the user got to them.
-                earlier = (*self._running, *self._pending)
-                steps[:0] = [step for step in earlier if step[:-1] == wanted[:-1] and step != wanted]
+                # Steps of the run that are running or pending come first, in the order in which the user got to them.
+                before = takewhile(wanted.__ne__, self._in_order())
+                steps[:0] = [step for step in before if step[:-1] == wanted[:-1]]
             results: list[NodeResult] = []
             for index, step in enumerate(steps):
                 try:
@@ -157,6 +159,10 @@ class Pacing:
                 results.extend(advanced.results)
                 if transaction is not None or advanced.state in {"halted", "running"}:
                     return replace(advanced, results=tuple(results))
+                if step in self._pending:  # the database did not let it run: what is behind it waits, too
+                    for later in steps[index + 1 :]:
+                        self._repeat_later(later)
+                    break
             return Advanced(state="done", results=tuple(results))
 
     @asynccontextmanager
@@ -165,7 +171,7 @@ class Pacing:
         if step in self._running:
             yield Lease("running")
             return
-        self._running.add(step)
+        self._running[step] = self._pending.get(step, next(self._numbers))
         try:
             try:
                 async with self.database.answering():
@@ -178,11 +184,11 @@ class Pacing:
             self._pending.pop(step, None)
             yield lease
         finally:
-            self._running.discard(step)
+            del self._running[step]
 
     def _repeat_later(self, step: Step) -> None:
-        """Keep a step that could not be read, run or released; begin to repeat."""
-        self._pending.setdefault(step)
+        """Keep a step that could not be read, run or released, in its place; begin to repeat."""
+        self._pending.setdefault(step, self._running.get(step, next(self._numbers)))
         if len(self._pending) > MOST_PENDING:
             del self._pending[next(iter(self._pending))]
             if not self._forgets:
@@ -203,11 +209,21 @@ class Pacing:
         self._forgets = False
 
     async def _repeat(self) -> None:
-        """Run what is pending, as far as the database answers."""
+        """Run what is pending, as far as the database answers: of a run, nothing behind a step that is running or still pending."""
+        waiting: set[tuple[str, ...]] = set()
         with suppress(StorageUnavailable):
-            for step in list(self._pending):
+            for step in self._in_order():
+                if step[:-1] in waiting:
+                    continue
                 if step in self._pending:  # unless a call of the host has run it meanwhile
                     await self._recover(step)
+                if step in self._pending or step in self._running:
+                    waiting.add(step[:-1])
+
+    def _in_order(self) -> list[Step]:
+        """Return what is running or pending, in the order in which users got to it."""
+        numbers = self._running | self._pending
+        return sorted(numbers, key=numbers.__getitem__)
 
     async def aclose(self) -> None:
         """End the repeating, with a last attempt."""

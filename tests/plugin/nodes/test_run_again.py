@@ -195,7 +195,7 @@ async def test_a_transaction_of_the_hosts_locks_no_rows_of_other_runs(database_u
         for walk in (mine, other):
             await run.record(walk, "n")
         assert (await run.store.lease(step_of(other, "s"))).records
-        run.pacing._pending[step_of(other, "s")] = None
+        run.pacing._pending[step_of(other, "s")] = 0
         async with engine.connect() as connection:
             assert ran(await run.actions.advance(mine, "s", connection)) == ["n"]
             free = text("SELECT token FROM flowactions_deferred WHERE run_id = 'other' AND token IS NOT NULL")

@@ -259,6 +259,39 @@ class TestTheDatabaseFails:
         advanced = await run.actions.advance(walk, "t")
         assert (advanced.state, ran(advanced)) == (("halted", []) if halts else ("done", ["b"]))
 
+    @pytest.mark.parametrize("by", ["the user", "the user at the earlier step", "the repeating"])
+    async def test_a_step_does_not_overtake_one_that_fails_once_more(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch, by: str
+    ) -> None:
+        """The database lets an earlier step of the run be read and not run, for a moment: what is behind it waits for it."""
+        walk, pop, failures = a_walk(), DeferredStore.pop, 2
+        for name, step in (("a", "s"), ("b", "t"), ("c", "u")):
+            await run.record(walk, name, step=step)
+
+        async def popping(self: DeferredStore, *given: Any) -> Any:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise StorageUnavailable("the database failed: for a moment")
+            return await pop(self, *given)
+
+        monkeypatch.setattr(DeferredStore, "pop", popping)
+        for step in ("s", "t"):
+            assert await run.actions.advance(walk, step) == Advanced(state="done")
+        failures = 1
+        if by == "the user at the earlier step":
+            failures = 0
+            assert ran(await run.actions.advance(walk, "s")) == ["a"]
+            assert ran(await run.actions.advance(walk, "u")) == ["b", "c"]
+        elif by == "the user":
+            assert await run.actions.advance(walk, "u") == Advanced(state="done")
+            assert ran(await run.actions.advance(walk, None)) == ["a", "b", "c"]
+        else:
+            await run.pacing._repeat()
+            assert run.host.told == []
+            await run.pacing._repeat()
+            assert [step for _, step, _ in run.host.told] == ["s", "t"]
+
     async def test_the_end_of_the_process_is_a_last_attempt(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
