@@ -141,10 +141,10 @@ class Advanced(ContractStruct, frozen=True, kw_only=True):
 
     Args:
         state: what the walk does now. ``done``: move on; the nodes that waited for the step have run, or the plugin
-            runs them as soon as it can. ``running``: another call runs them; do not move, call again. ``halted``:
-            stop; a node halted the run, now or before. ``unavailable``, only with a transaction: move on, and call
-            again for that step later. The database, a host method or a plugin failed, or this process does not offer
-            a node's type.
+            runs them as soon as it can. ``running``: another call runs them, or those of an earlier step; do not move,
+            call again. ``halted``: stop; a node halted the run, now or before. ``unavailable``, only with a transaction:
+            move on, and call again for that step later. The database, a host method or a plugin failed, or this process
+            does not offer a node's type.
         results: the results of the nodes that this call has run, in walk order.
     """
 

@@ -231,16 +231,10 @@ class TestTheDatabaseFails:
         advanced = await run.actions.advance(walk, "u")
         assert (advanced.state, ran(advanced)) == (("halted", ["a"]) if halts else ("done", ["a", "b", "c"]))
 
-    @pytest.mark.parametrize("halts", [False, True])
-    async def test_a_later_step_waits_for_one_that_is_being_repeated(
-        self, run: Paced, monkeypatch: pytest.MonkeyPatch, halts: bool
-    ) -> None:
-        """The user is told so, and does not move: what is repeated may halt the run."""
-        monkeypatch.setattr(pacing, "REPEAT_SECONDS", 0.01)
-        walk, began, goes_on = a_walk(), asyncio.Event(), asyncio.Event()
-        await run.record(walk, "a", halts=halts)
-        await run.record(walk, "b", step="t")
-        run_record = NodeRunner.run_record
+    @pytest.fixture
+    def slow(self, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+        """Have the node a, once begun, wait: an event that it has begun, and one for it to go on."""
+        began, goes_on, run_record = asyncio.Event(), asyncio.Event(), NodeRunner.run_record
 
         async def slow(self: NodeRunner, node_type: NodeType, record: Record, *given: Any) -> None:
             if record.node_id == "a":
@@ -249,6 +243,40 @@ class TestTheDatabaseFails:
             await run_record(self, node_type, record, *given)
 
         monkeypatch.setattr(NodeRunner, "run_record", slow)
+        return began, goes_on
+
+    async def test_what_is_repeated_waits_for_an_earlier_step_that_the_user_runs(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch, slow: tuple[asyncio.Event, asyncio.Event]
+    ) -> None:
+        """They came back to it while both were pending."""
+        walk, (began, goes_on) = a_walk(), slow
+        await run.record(walk, "a")
+        await run.record(walk, "b", step="t")
+        with monkeypatch.context() as patched:
+            patched.setattr(DeferredStore, "find", away)
+            for step in ("s", "t"):
+                assert await run.actions.advance(walk, step) == Advanced(state="done")
+        advancing = asyncio.create_task(run.actions.advance(walk, "s"))
+        await began.wait()
+        await run.pacing._repeat()
+        assert run.host.told == []
+        goes_on.set()
+        assert ran(await advancing) == ["a"]
+        assert ran(await run.actions.advance(walk, "t")) == ["b"]
+
+    @pytest.mark.parametrize("halts", [False, True])
+    async def test_a_later_step_waits_for_one_that_is_being_repeated(
+        self,
+        run: Paced,
+        monkeypatch: pytest.MonkeyPatch,
+        slow: tuple[asyncio.Event, asyncio.Event],
+        halts: bool,
+    ) -> None:
+        """The user is told so, and does not move: what is repeated may halt the run."""
+        monkeypatch.setattr(pacing, "REPEAT_SECONDS", 0.01)
+        walk, (began, goes_on) = a_walk(), slow
+        await run.record(walk, "a", halts=halts)
+        await run.record(walk, "b", step="t")
         with monkeypatch.context() as patched:
             patched.setattr(DeferredStore, "find", away)
             assert await run.actions.advance(walk, "s") == Advanced(state="done")

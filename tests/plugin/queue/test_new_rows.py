@@ -277,7 +277,7 @@ async def test_a_row_that_is_written_again_meanwhile_takes_no_second_place(
     process.answers.clear()
     may_begin = waiting_transactions(process, monkeypatch)
     lanes, twice = process.claims._lanes, a_delivery(url=DESTINATION)
-    writing = [asyncio.create_task(process.outbox.write(twice))]
+    writing: list[asyncio.Task[Any]] = [asyncio.create_task(process.outbox.write(twice))]
     await until(lambda: lanes.total.asked == 1)
     if is_sent:
         may_begin.set()
