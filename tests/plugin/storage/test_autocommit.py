@@ -176,10 +176,11 @@ async def test_nobody_listens_on_a_connection_from_before_a_failover(
     """Not on one either that was just taken for it."""
     former = FormerPrimary(postgres_url)
     async with former.opened() as database:
-        await database.in_transaction(backend)  # the failover's write has a kept connection
+        await database.in_transaction(backend)  # so the failover's write has an older connection
         check_out = database._engines._check_out
 
         async def while_it_happens() -> AsyncConnection:
+            monkeypatch.setattr(database._engines, "_check_out", check_out)
             connection = await check_out()
             await former.fail_over(database)
             return connection
