@@ -13,7 +13,7 @@ from unittest import mock
 from uuid import uuid4
 
 import asyncpg
-from sqlalchemy import delete, event, insert
+from sqlalchemy import delete, event, insert, text
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -59,6 +59,15 @@ def _execute_sqlite(path: str, *statements: str) -> None:
         for each in statements:
             connection.execute(each)
         connection.commit()
+
+
+async def waiting_for_locks(database: Database) -> int:
+    """Count the sessions of a PostgreSQL database that wait for a lock."""
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    async with database.read() as connection:
+        return int((await connection.execute(text(waiting))).scalar_one())
 
 
 @asynccontextmanager

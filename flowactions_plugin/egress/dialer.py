@@ -86,7 +86,7 @@ class Dialer:
         try:
             await loop.create_connection(protocol, sock=connection, ssl=tls, server_hostname=name)
         except BaseException:
-            # The event loop closes it. It may still say goodbye in TLS, and its number must not be another's meanwhile.
+            # The event loop closes it, in TLS perhaps later. Until then, no other socket may get its descriptor.
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
             raise

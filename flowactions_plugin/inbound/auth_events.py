@@ -92,7 +92,7 @@ def _header(headers: Mapping[str, str], name: str) -> str:
 
 
 def _fits(secret: str, signed: Mapping[str, str], body: bytes) -> bool:
-    """Return whether one of the signatures is that of a secret, whatever its age."""
+    """Return whether the secret makes one of the request's signatures. The age of the request does not matter."""
     expected = sign_standard(secret, signed["svix-id"], int(signed["svix-timestamp"]), body)
     return any(
         hmac.compare_digest(expected.encode(), each.encode("utf-8", "replace"))

@@ -190,7 +190,7 @@ class Pacing:
         """Keep a step that could not be read, run or released, in its place; begin to repeat."""
         self._pending.setdefault(step, self._running.get(step, next(self._numbers)))
         if len(self._pending) > MOST_PENDING:
-            del self._pending[next(iter(self._pending))]
+            del self._pending[min(self._pending, key=self._pending.__getitem__)]
             if not self._forgets:
                 self._forgets = True
                 log.error(

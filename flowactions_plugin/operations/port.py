@@ -233,7 +233,7 @@ class Operations:
             destination: scheme, host and port as rows have it, or a URL.
             actor: who does it.
             reason: why.
-            only: how many failures in a row it still has at the least; ``None``: it need not fail.
+            only: pause it only if it still has at least so many failures in a row; ``None``: pause it in any case.
 
         Returns:
             Whether that changed anything.

@@ -184,7 +184,7 @@ class Purge:
 
     async def _remove(self, table: Table) -> int:
         key = list(table.primary_key)
-        # Locked: what somebody else removes meanwhile would be missing in the number, and the rest would be left.
+        # They are locked. Otherwise a row that somebody else deletes meanwhile makes the batch look like the last one.
         chosen = select(*key).where(*self._of(table)).limit(inline(BATCH)).with_for_update()
         gone = delete(table).where((key[0] if len(key) == 1 else tuple_(*key)).in_(chosen))
         total = 0

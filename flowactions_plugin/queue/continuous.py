@@ -103,10 +103,11 @@ class ContinuousClaims:
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
         """Keep a place for a row with these columns, and return it as it will be claimed; ``None``: there is no place.
 
-        A row that is written again while it is in hand has its place.
+        A row that is written again while it is in hand has its place already.
         """
-        may = self._claiming and not self._executor.behind and self._hand.state(values["id"]) is None
-        if not may or not self._lanes.reserve(_lane(values)):
+        if not self._claiming or self._executor.behind or self._hand.state(values["id"]) is not None:
+            return None
+        if not self._lanes.reserve(_lane(values)):
             return None
         row = self._store.claim_with_enqueue(values)
         self._hand.reserve(row)

@@ -54,7 +54,7 @@ class Engines:
         own_options: execution options of the plugin's own transactions, for whose isolation its statements are written.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
         unlisten: set when LISTEN has to give its connection up.
-        left: how often the connections of a server that takes no writes were left.
+        failovers: how often all older connections were replaced, because the server took no writes.
         search_path: of the connection on which the tables were found; ``None``: not known.
         sets_path: whether own transactions set it.
     """
@@ -69,7 +69,7 @@ class Engines:
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self.unlisten = asyncio.Event()
-        self.left = 0
+        self.failovers = 0
         self.search_path: str | None = None
         self.sets_path = False
         # In autocommit mode: to check one out of the pool and back in costs more than a small statement.
@@ -151,7 +151,7 @@ class Engines:
         """
         if code_of(context.original_exception) == READ_ONLY:
             context.is_disconnect = True  # so the pool replaces all connections that are older
-            self.left += 1
+            self.failovers += 1
             for kept in self._kept:
                 postgresql.mark_unused(kept.sync_connection)
             self.unlisten.set()
@@ -190,15 +190,14 @@ class Engines:
         """
         while self._kept and not postgresql.is_fresh(self._kept[-1].sync_connection):
             await self._give_back(self._kept.pop())
-        known, left = self._kept.pop() if self._kept else None, self.left
+        known, failovers = self._kept.pop() if self._kept else None, self.failovers
         connection, is_kept = known or await self._check_out(), False
         try:
             if known is None:
                 await connection.execution_options(**{**self.own_options, "isolation_level": "AUTOCOMMIT"})
             yield connection
-            is_kept = (
-                len(self._kept) < self._most_kept and not self._turn.locked() and left == self.left
-            )  # else the pool replaces it
+            has_room = len(self._kept) < self._most_kept and not self._turn.locked()
+            is_kept = has_room and failovers == self.failovers  # after a failover the pool replaces it
         finally:
             if is_kept:
                 postgresql.mark_used(connection.sync_connection)

@@ -387,9 +387,9 @@ class Database:
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
         """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it."""
-        left = self._engines.left
+        failovers = self._engines.failovers
         async with self._outages.translated(), self._engines.connect() as connection:
-            if left == self._engines.left:
+            if failovers == self._engines.failovers:  # otherwise the connection may be one from before it
                 self._engines.unlisten = asyncio.Event()
                 await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
 

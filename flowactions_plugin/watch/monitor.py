@@ -103,7 +103,7 @@ class Monitor:
         finally:
             self._load = None
             try:
-                # After a report that is being cut off: what it could not write is counted again.
+                # A report that was cancelled ends first, and gives back what it has not written.
                 async with asyncio.timeout(LAST_SECONDS), self._turn:
                     await self.write()
                     await self._fleet.stop()
@@ -164,8 +164,9 @@ class Monitor:
                 taken = dict(rows[start : start + AT_ONCE])
                 alerts = await add_counts(self._database, taken, since, self._queue_alerts)
             except BaseException as exc:
-                # What a cancelled caller has written is not counted again.
-                self._tally.restore(dict(rows[start + AT_ONCE * is_unconfirmed(exc) :]))
+                # A caller that was cancelled during its commit may have written them: they are not counted again.
+                unwritten = start + AT_ONCE if is_unconfirmed(exc) else start
+                self._tally.restore(dict(rows[unwritten:]))
                 self._since = since
                 raise
             for alert in alerts:

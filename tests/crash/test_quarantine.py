@@ -20,8 +20,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.ci
 
 SOON = "5 4 0.3"
-"""A lease of five seconds, a deadline of four, in which the receiver answers fifty requests on a busy machine, too (a row that
-times out is counted anew), and rounds in quarantine 0.3 seconds apart."""
+"""A lease of five seconds, a deadline of four, and rounds in quarantine 0.3 seconds apart. Within the deadline, the receiver answers
+fifty requests on a busy machine, too: if a row times out, its worker's ends are counted from zero again."""
 
 
 @pytest.fixture

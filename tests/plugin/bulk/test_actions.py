@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import insert, text, update
+from sqlalchemy import insert, update
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
@@ -28,6 +28,7 @@ from flowactions_plugin.queue.claimed import Returned
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
 from flowactions_plugin.storage.schema import attempts, outbox
+from tests.outages import waiting_for_locks
 from tests.pausing import rows_of
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.stored import a_dead_one
@@ -346,19 +347,11 @@ class TestCancellationOfClaimedRows:
     async def test_an_outcome_that_is_being_written_is_waited_for(self, queue: Queue) -> None:
         """What was delivered meanwhile stays so."""
         (row_id,) = await put(queue, 1)
-        waiting = text(
-            "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-
-        async def waits() -> bool:
-            async with queue.database.read() as connection:
-                return bool((await connection.execute(waiting)).all())
-
         async with queue.database.write() as connection:
             delivered = {"status": "delivered", "finished_at": 1}
             await connection.execute(update(outbox).where(outbox.c.id == row_id).values(delivered))
             cancels = asyncio.create_task(Operations(queue.database).one(ACME, "cancel", row_id, MAYA))
-            await until(waits)
+            await until(lambda: waiting_for_locks(queue.database))
         assert not await cancels
         assert (await queue.row(row_id)).status == "delivered"
 

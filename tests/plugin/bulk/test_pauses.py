@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import insert
 
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.insights.port import Insights
@@ -19,6 +19,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from flowactions_plugin.storage.schema import pauses as pauses_table
+from tests.outages import waiting_for_locks
 from tests.pausing import ACME, ALL, DOWN, MAYA, OLIVE, has_failed, put, rows_of
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.queueing import Queue, an_executor, claimed
@@ -345,20 +346,12 @@ async def test_what_a_worker_holds_is_withdrawn_by_a_pause_or_when_its_claim_has
 async def test_who_pauses_at_the_same_moment_as_the_worker_replaces_its_pause(queue: Queue) -> None:
     """Otherwise the destination would resume itself against their will."""
     pauses = Operations(queue.database)
-    waiting = text(
-        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-
-    async def waits() -> bool:
-        async with queue.database.read() as connection:
-            return bool((await connection.execute(waiting)).all())
-
     async with queue.database.write() as connection:
         row = {"organization_id": "acme", "destination": DOWN, "paused_at": 1, "paused_by": AUTOMATIC.name}
         row |= {"paused_role": AUTOMATIC.role, "reason": "it fails", "probes": 0}
         await connection.execute(insert(pauses_table).values(row))
         pausing = asyncio.create_task(pauses.pause(ACME, DOWN, MAYA, "down"))
-        await until(waits)
+        await until(lambda: waiting_for_locks(queue.database))
     assert await pausing
     (pause,) = await rows_of(queue, "paused_by, paused_role, reason, probes FROM flowactions_pauses")
     assert tuple(pause) == ("Maya", "dashboard", "down", None)

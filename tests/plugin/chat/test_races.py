@@ -23,6 +23,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.auth_provider import NEW, signed
 from tests.chatting import ChatHost, chat_host
+from tests.outages import waiting_for_locks
 from tests.support import services_of
 from tests.waiting import until
 
@@ -394,13 +395,9 @@ async def test_of_two_decisions_on_what_both_have_seen_one_is_made(run: ChatHost
     """With the same If-Match at the same time: two default channels, or a channel and a disconnection."""
     await run.connect()
     database = services_of(run.host)._database
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
 
     async def both_wait() -> bool:
-        async with database.read() as connection:
-            return bool((await connection.execute(waiting)).scalar_one() == 2)
+        return await waiting_for_locks(database) == 2
 
     for others in ("put", "delete"):
         shown = {"if-match": (await run.browser.get(CONNECTION)).headers["etag"]}

@@ -238,6 +238,25 @@ async def test_steps_that_are_forgotten_are_told_once_an_episode(
     assert sorted(left) == [("r0",), ("r1",), ("r4",), ("r5",)]
 
 
+async def test_a_step_that_was_tried_once_more_is_the_oldest_all_the_same(
+    run: Paced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first one that is forgotten."""
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.MOST_PENDING", 2)
+    walks = [a_walk(run_id=f"r{number}") for number in range(3)]
+    for walk in walks:
+        await run.record(walk, "n")
+
+    async def away(self: DeferredStore, *given: Any) -> Any:
+        raise StorageUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeferredStore, "pop", away)
+        for number in (0, 1, 0, 2):
+            assert (await run.actions.advance(walks[number], "s")).state == "done"
+    assert {step.run_id for step in run.pacing._pending} == {"r1", "r2"}
+
+
 async def test_what_another_run_could_not_run_does_not_run_with_this_ones_step(
     run: Paced, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,7 +272,7 @@ class TestTheDatabaseFails:
         slow: tuple[asyncio.Event, asyncio.Event],
         halts: bool,
     ) -> None:
-        """The user is told so, and does not move: what is repeated may halt the run."""
+        """`advance` answers ``running``, so the user stays: a node of the earlier step may halt the run."""
         monkeypatch.setattr(pacing, "REPEAT_SECONDS", 0.01)
         walk, (began, goes_on) = a_walk(), slow
         await run.record(walk, "a", halts=halts)

@@ -270,7 +270,7 @@ async def test_a_row_that_is_written_again_is_not_sent_again(process: Process) -
 async def test_a_row_that_is_written_again_meanwhile_takes_no_second_place(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, is_sent: bool
 ) -> None:
-    """While its first enqueue is on its way, or its request: nobody gets an error, nor those who enqueue beside it."""
+    """The first enqueue is being written, or its request is being sent. No caller gets an error, also none in the same transaction."""
     process = Process(queue, 20, 5)
     await process.claims.run_once()
     await process.proves(DESTINATION)

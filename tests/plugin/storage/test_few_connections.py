@@ -107,7 +107,7 @@ class Waits(Limits):
 
     Attributes:
         vain: how many tries found none to spare.
-        ends: whether their time is up after a try in vain, before the next one.
+        ends: whether their time is up as soon as a try has found none.
         hangs: whether the next try does not end before their time is up.
     """
 
@@ -189,7 +189,7 @@ async def test_a_caller_that_is_cancelled_as_a_connection_comes_back_ends(postgr
     async with few(postgres_url, 1) as database:
         async with database.read():
             waiting = asyncio.create_task(database.time())
-            await database._engines.unlisten.wait()  # there is none to spare, so it waits for one
+            await database._engines.unlisten.wait()  # it waits, because there is no connection to spare
             database._engines._returned.set()
             await asyncio.sleep(0)
             waiting.cancel()

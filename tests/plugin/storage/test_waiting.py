@@ -292,20 +292,14 @@ async def test_what_is_left_to_the_hosts_commit_is_not_denied(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time is up as the SAVEPOINT is released, and nothing rolls the write back any more."""
+    monkeypatch.setattr(waiting, "ANSWER_SECONDS", Limits.SECONDS)
     engine = a_host_engine("asyncpg", postgres_url)
-    limits: list[asyncio.Timeout] = []
-    limit = asyncio.timeout
-
-    def limited(seconds: float | None) -> asyncio.Timeout:
-        limits.append(limit(seconds and SAFETY_SECONDS))
-        return limits[-1]
-
     async with Database(postgres_url, engine) as database:
         release = database.transactions._release
 
         async def answered_late(connection: AsyncConnection) -> None:
             await release(connection)
-            limits[0].reschedule(0)
+            limits.end()
             await asyncio.sleep(0)
 
         async def write(transaction: AsyncConnection) -> None:
@@ -313,9 +307,8 @@ async def test_what_is_left_to_the_hosts_commit_is_not_denied(
                 await joined.execute(insert(inbound_events).values(provider="p", event_id="e", received_at=0))
 
         monkeypatch.setattr(database.transactions, "_release", answered_late)
-        monkeypatch.setattr(asyncio, "timeout", limited)
         async with engine.begin() as connection:
-            with pytest.raises(StorageUnavailable) as caught:
+            with Limits() as limits, pytest.raises(StorageUnavailable) as caught:
                 await write(connection)
         async with engine.connect() as connection:
             assert (await connection.scalars(select(inbound_events.c.event_id))).all() == ["e"]
