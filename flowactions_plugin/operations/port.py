@@ -31,7 +31,7 @@ from flowactions_plugin.operators.scope import AUTOMATIC, OPEN, Actor, Scope
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.queue.rules import PROBE_FIRST_MS
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, pauses
 from flowactions_plugin.storage.waiting import repeated
 
 AT_ONCE_SECONDS: Final = 3.0
@@ -358,7 +358,7 @@ def _one_pause(target: tuple[str, str]) -> Select[Any]:
 def _failing(organization_id: str, destination: str, failures: int) -> Select[Any]:
     health = destinations.c
     of = (health.organization_id == organization_id, health.destination == destination)
-    return select(health.failures_in_row).where(*of, FAILING, health.failures_in_row >= failures)
+    return select(health.failures_in_row).where(*of, health.failures_in_row >= failures)
 
 
 def _forgetting_failures(organization_id: str, destination: str) -> Update:

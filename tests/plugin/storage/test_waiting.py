@@ -316,6 +316,19 @@ async def test_what_is_left_to_the_hosts_commit_is_not_denied(
     assert caught.value.may_be_written
 
 
+async def test_what_a_transaction_of_the_hosts_did_not_take_is_denied(postgres_url: str) -> None:
+    """An error of the host's has aborted it, so no SAVEPOINT was set."""
+    engine = a_host_engine("asyncpg", postgres_url)
+    async with Database(postgres_url, engine) as database, engine.connect() as connection:
+        with pytest.raises(SQLAlchemyError):
+            await connection.execute(text("SELECT 1 / 0"))
+        with pytest.raises(StorageUnavailable) as caught:
+            async with database.write(connection):
+                raise AssertionError
+    await engine.dispose()
+    assert not caught.value.may_be_written
+
+
 async def test_of_limits_within_each_other_one_cancels() -> None:
     """The driver is not interrupted while it asks the server to cancel the statement."""
     interrupted = False
